@@ -16,7 +16,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.config.grammar import Part
 from packprep.next.config.options import BuildConfig
 from packprep.next.look.verify import verify
 from packprep.next.read import reading
@@ -223,18 +222,18 @@ def test_a_part_of_a_store_with_open_splits_or_of_a_build_is_refused(
         pack_part(BuildConfig(sources=[store], output=str(tmp_path / "out"), part="0/2"))
 
 
-@given(of=st.integers(1, 5), data=st.data())
+@given(count=st.integers(1, 6))
 def test_kept_digests_are_those_of_the_files_in_their_order(
-    tmp_path_factory: pytest.TempPathFactory, of: int, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, count: int
 ) -> None:
     folder = tmp_path_factory.mktemp("digests")
-    files = [folder / f"{number}.jsonl" for number in range(data.draw(st.integers(1, 6)))]
+    files = [folder / f"{number}.jsonl" for number in range(count)]
     for path in files:
         path.write_text(json.dumps({"text": path.name}) + "\n")
     config = BuildConfig(sources=[str(path) for path in files], ids="text", tokenizer=9, store="s")
     sources = make_job(config, Silent(), packs=False).sources
-    for number in data.draw(st.permutations(range(of))):
-        found = kept_digests(folder / "kept", Part(number, of), sources)
+    for _ in range(2):
+        found = kept_digests(folder / "kept", sources)
         assert found == content_digests(sources)
     assert len([*(folder / "kept").iterdir()]) == len(files)
 

@@ -138,6 +138,16 @@ class PackOptions:
         False, "stream, greedy, first_fit_input: take documents in random order."
     )
 
+    @property
+    def packer(self) -> Strategy:
+        """Parts of `strategy`."""
+        return Strategy.parse(self.strategy)
+
+    @property
+    def pack_order(self) -> Order:
+        """Parts of `order`."""
+        return Order.parse(self.order)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Amounts:
@@ -186,19 +196,9 @@ class BuildConfig(Where, RowOptions, TokenOptions, PackOptions, Amounts, Running
         check(self)
 
     @property
-    def packer(self) -> Strategy:
-        """Parts of `strategy`."""
-        return Strategy.parse(self.strategy)
-
-    @property
     def too_long(self) -> Overflow:
         """Parts of `overflow`; by default split, or truncate of pairs."""
         return Overflow.parse(self.overflow or ("truncate" if self.pairs else "split"))
-
-    @property
-    def pack_order(self) -> Order:
-        """Parts of `order`."""
-        return Order.parse(self.order)
 
     @property
     def multiples(self) -> Multiple:

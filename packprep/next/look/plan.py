@@ -18,7 +18,6 @@ from ..config.options import BuildConfig, PackOptions, RowOptions, TokenOptions
 from ..plan.cut import TooLongError
 from ..plan.types import Window
 from ..plan.window import plan_window, window_seed
-from ..read.types import Split
 from ..run.build import nothing_left, report_of, tokenize_files
 from ..run.dry_run import share_of_text
 from ..run.job import Job, make_job, of_pairs, packing_of, stored_job
@@ -158,14 +157,14 @@ def _of_text(
         return _of_tokens(name, config, work.job, work.entries, 1.0, batch)
     if job.has_limit:
         raise ConfigError("--sample and --limit both choose rows; leave out one of them")
-    splits: tuple[Split, ...] = ()
-    count = 1
+    splits, count = job.splits[:0], 1
     while len(splits) < count:  # one split says how many have so many rows
         step = len(job.splits) // count
         splits = job.splits[step // 2 :: step]
         work = Work(replace(job, splits=splits, entries=(Files(folder / f"sample-{count}"),)))
         tokenize_files(work, progress)
-        count = min(-(-sample * len(splits) // sum(work.rows)), len(job.splits))
+        rows = sum(source.rows for source in work.sources)
+        count = min(-(-sample * len(splits) // rows), len(job.splits))
     share = min(share_of_text(work.job, job), 1.0)
     return _of_tokens(name, config, work.job, work.entries, share, batch)
 

@@ -36,13 +36,14 @@ KeptOf = Callable[[int, int], Int64]
 class SourceRows(NamedTuple):
     """Rows of a file of the input, which follow those of the file before.
 
-    entry: number of the store, and of the entry in it. bytes: of the file.
+    entry: number of the store, and of the entry in it. bytes, digest: of the file.
     """
 
     entry: tuple[int, int]
     name: str
     rows: int
     bytes: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

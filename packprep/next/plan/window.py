@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..config.options import PackOptions
 from ..packing.api import pack_lengths
 from ..packing.kernels.common import interpreted, shuffle
 from ..packing.kernels.deal import emptiest, permuted
@@ -24,23 +25,25 @@ Planner = Callable[[Int32, int], PackPlan]
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """What `plan_window` needs of the options; names as in `pack_lengths`.
+    """What `plan_window` needs to know.
 
-    repack: documents get other neighbours than in the plan of epoch 0. batch: documents that are
-    padded to their longest, in figures.
+    options: in an epoch above 0 documents get other neighbours. batch: documents that are padded to
+    their longest, in figures.
     """
 
     cutting: Cutting
-    strategy: str = "best_fit"
-    num_packs: int | None = None
-    order: str = "shuffle"
-    ranks: int = 8
-    cost: Cost = Cost(24576.0, 1.0)
-    min_pack_tokens: int = 0
-    max_segments: int | None = None
-    shuffle_documents: bool = False
-    repack: bool = False
+    options: PackOptions
     batch: int = BATCH
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of a segment, of which ranks get equal parts."""
+        return Cost(*self.options.pack_order.cost)
+
+    def arranged(self, plan: PackPlan, seed: int) -> PackPlan:
+        """The packs of a plan in the order that the options name."""
+        order = self.options.pack_order
+        return plan.arranged(order.name, seed, order.ranks, self.cost)
 
 
 def window_seed(seed: int, number: int, split: str) -> int:
@@ -61,7 +64,7 @@ def plan_window(
 def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | None) -> Packs:
     stored = None
     wrapped = packing.cutting.wrapped and planner is None
-    if packing.repack and (planner is not None or wrapped):
+    if packing.options.epoch and (planner is not None or wrapped):
         visit = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, len(visit), stream(seed, Purpose.WINDOW_ORDER))
         documents, stored = documents.take(visit), np.argsort(visit)
@@ -70,7 +73,7 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
         segments, offsets, lost = wrap(documents, segments, lost, packing.cutting.max_length)
         order = np.arange(len(segments))
         plan = PackPlan(segments.count, packing.cutting.max_length, order, offsets)
-        plan = plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+        plan = packing.arranged(plan, seed)
     elif planner is not None:
         plan = _planned_by(planner, segments, packing, seed)
     else:
@@ -81,10 +84,10 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
     in_order = kept if stored is None else kept[stored]
     figures = {
         "bias": plan.bias,
-        "straggler": plan.straggler(packing.ranks, packing.cost),
+        "straggler": plan.straggler(packing.options.pack_order.ranks, packing.cost),
         "padding_of_batch": padding(in_order, plan.max_length, packing.batch),
     }
-    large = _large(plan, segments, packing, seed) if packing.min_pack_tokens else plan
+    large = _large(plan, segments, packing, seed) if packing.options.min_pack_tokens else plan
     return Packs(
         documents=documents,
         segments=segments,
@@ -102,30 +105,30 @@ def _planned_by(planner: Planner, segments: Segments, packing: Packing, seed: in
     multiple, most = packing.cutting.multiple, packing.cutting.max_length
     lengths = padded(segments.lengths, multiple).astype(np.int32)
     made = planner(lengths, most)
-    rules = (segments.group, segments.atom, packing.max_segments)
+    rules = (segments.group, segments.atom, packing.options.max_segments)
     plan = PackPlan(lengths, most, made.order, made.offsets, *rules)
     plan.check()
     order, offsets = made.order.astype(np.int64), made.offsets.astype(np.int64)
     sort_packs(order, offsets)
-    plan = replace(plan, order=order, offsets=offsets)
-    return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+    return packing.arranged(replace(plan, order=order, offsets=offsets), seed)
 
 
 def _planned(segments: Segments, packing: Packing, seed: int) -> PackPlan:
+    options = packing.options
     return pack_lengths(
         padded(segments.lengths, packing.cutting.multiple),
         packing.cutting.max_length,
-        packing.strategy,
+        options.packer.name,
         seed,
-        order=packing.order,
-        shuffle_documents=packing.shuffle_documents,
-        max_segments_per_pack=packing.max_segments,
+        order=options.pack_order.name,
+        shuffle_documents=options.shuffle_documents,
+        max_segments_per_pack=options.max_segments,
         groups=segments.group,
         atoms=segments.atom,
-        num_packs=packing.num_packs,
-        balance_ranks=packing.ranks,
+        num_packs=options.packer.packs,
+        balance_ranks=options.pack_order.ranks,
         cost=packing.cost,
-        repack=packing.repack,
+        repack=options.epoch > 0,
     )
 
 
@@ -134,14 +137,13 @@ def _large(plan: PackPlan, segments: Segments, packing: Packing, seed: int) -> P
     if not plan.num_packs:
         return plan
     tokens = np.add.reduceat(segments.lengths[plan.order], plan.offsets[:-1], dtype=np.int64)
-    enough = np.flatnonzero(tokens >= packing.min_pack_tokens)
+    enough = np.flatnonzero(tokens >= packing.options.min_pack_tokens)
     if len(enough) == plan.num_packs:
         return plan
     order, offsets = permuted(plan.order, plan.offsets, enough)
     plan = replace(plan, order=order, offsets=offsets)
-    if packing.order != "balanced":
-        return plan
-    return plan.arranged(packing.order, seed, packing.ranks, packing.cost)
+    balanced = packing.options.pack_order.name == "balanced"
+    return packing.arranged(plan, seed) if balanced else plan
 
 
 def of_multiple(packs: Packs, multiple: int, fill: bool, order: str) -> Packs:

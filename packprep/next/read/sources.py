@@ -217,15 +217,15 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
     )
 
 
-def content_digests(sources: Sequence[Source]) -> list[str]:
-    """Digests of the content of sources, read side by side."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(content_digest, sources))
-
-
 def content_digest(source: Source) -> str:
     """Digest of the content of a source."""
     digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.ready().paths]
     if len(digests) > 1:
         digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
     return digests[0]
+
+
+def content_digests(sources: Sequence[Source]) -> list[str]:
+    """Digests of the content of sources, read side by side."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(content_digest, sources))

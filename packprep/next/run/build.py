@@ -15,7 +15,7 @@ from ..plan.account import Sums, beside
 from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
-from ..schemas.files import is_url
+from ..schemas.files import FormatError, is_url
 from ..schemas.manifest import Output, open_output
 from ..support.errors import ConfigError, InputError
 from ..support.limits import check_room, locked
@@ -27,7 +27,7 @@ from ..write.shards import WindowFile
 from ..write.sign import sign
 from . import local
 from .job import Job, beside_store, make_job, stored_job, text_bytes, versions, write_entry
-from .tasks import Work, done_windows
+from .tasks import Work, todo
 
 _TOKENS_PER_BYTE = 0.25  # of text: what English has with a common vocabulary
 _OF_SEGMENTS = 16 / 256  # bytes a token: ids, starts and ends of documents of 256 tokens
@@ -68,12 +68,11 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     work = Work(job)
     with cluster_of(job) as cluster:
         tokenize_files(work, progress, cluster)
-    entry = work.entries[0] if config.part is None else read_entry(job.entries[0])
-    if config.part is None:  # others may read what is here
-        here = beside_store(str(config.store))
-        scratch = here if is_url(str(config.store)) else here / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)
-    return entry
+    if config.part is not None:  # others may read what is in the scratch folder
+        return read_entry(job.entries[0])
+    here = beside_store(str(config.store))
+    shutil.rmtree(here if is_url(config.store) else here / "scratch", ignore_errors=True)
+    return work.entries[0]
 
 
 def make(job: Job, progress: Progress, began: float) -> Output:
@@ -159,7 +158,8 @@ def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
     if work.drawn.left or work.drawn.again:
         again = (part for each in work.drawn.again for part in read_parts(work.files, each))
         others = beside(read_parts(work.files, work.drawn.left), again)
-    report = make_report(work.names, files, windows, config.max_length, ranks, others)
+    names = [source.name for source in work.sources]
+    report = make_report(names, files, windows, config.max_length, ranks, others)
     if (mix := mix_of(config)) or config.max_tokens or config.after:
         weights = [weight for weight, _ in mix]
         report["mix"] = mix_table(work.drawn.streams, weights, windows)
@@ -168,7 +168,11 @@ def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
 
 def sign_off(work: Work, times: list[float]) -> None:
     """Write everything but shards, the manifest last. times: at which stages began and ended."""
-    job, config, windows = work.job, work.job.config, done_windows(work)
+    job, config = work.job, work.job.config
+    if missing := todo(work, "pack"):
+        name = work.windows[missing[0].number].name
+        raise FormatError(f"window {name} is not packed; run the command again")
+    windows = [work.written[window.name] for window in work.windows]
     report = report_of(work, windows)
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
@@ -179,15 +183,13 @@ def sign_off(work: Work, times: list[float]) -> None:
     report["seconds"]["total"] = round(total, 3)
     report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / total, 1)
     report["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    deciding = [of for entry in work.entries for of in entry.facts["deciding"]["sources"]]
-    sizes = [size for entry in work.entries for size in entry.facts["bytes"]]
     drawn = {n: each for each in work.drawn.streams for n in each.sources}
     first, sources = 0, list[dict[str, Any]]()
-    for number, table in enumerate(report["sources"]):
-        facts = {"name": table["name"], "bytes": sizes[number], "rows": table["rows"]}
-        facts |= {"digest": deciding[number]["digest"], "first_row": first}
-        sources.append({**facts, "drawn": drawn[number].last, "rows_of_pass": drawn[number].rows})
-        first += table["rows"]
+    for number, source in enumerate(work.sources):
+        facts = {name: getattr(source, name) for name in ("name", "bytes", "rows", "digest")}
+        facts |= {"drawn": drawn[number].last, "rows_of_pass": drawn[number].rows}
+        sources.append({**facts, "first_row": first})
+        first += source.rows
     run = {
         "versions": versions(),
         "executor": config.executor,

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..config.checks import kind_of_sides, mix_of
-from ..config.grammar import Holdout, Part
+from ..config.grammar import Holdout
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
 from ..read.reading import splits
 from ..read.sources import content_digests, resolve
 from ..read.types import Ids, Source, Split
-from ..schemas.cost import Cost
 from ..schemas.files import Files, digest_of, files_at, is_url
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
@@ -98,9 +97,7 @@ def make_job(
     Digests of all sources are computed, unless they are read for a sample alone. digests: folder
     that keeps them.
     """
-    _check_places(config, packs=packs)
-    if config.after is not None:
-        config = _following(config)
+    config = _prepared(config, packs=packs)
     tokenizer, renderer, notes = _tokenizer(config)
     _check_bos(config, tokenizer)
     for note in notes:
@@ -112,8 +109,7 @@ def make_job(
     if config.part is not None or digests is not None:
         from .parts import kept_digests
 
-        part = Part.parse(config.part or "0/1")
-        digest = partial(kept_digests, digests or staging / "digests", part)
+        digest = partial(kept_digests, digests or staging / "digests")
     ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
     sources = resolve(config, ids, scratch, progress, digest)
     tokens = {
@@ -195,9 +191,7 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
 
     Raises ConfigError for a store without tokens, or with several sets of them.
     """
-    _check_places(config, stored=True)
-    if config.after is not None:
-        config = _following(config)
+    config = _prepared(config, stored=True)
     entries = [complete_entry(str(store), digests=digests) for store in config.sources]
     tokens: list[Any] = [entry.facts["deciding"] for entry in entries]
     names = [name for entry in entries for name in entry.facts["names"]]
@@ -244,13 +238,14 @@ def _inputs(
 
         before = open_output(config.after).manifest.data
         inputs["after"] = follow(before, tokens, names, config.pack_order.name == "input")
-    return {**inputs, "planner": _name_of(planner, config)} if planner is not None else inputs
-
-
-def _name_of(planner: Planner, config: BuildConfig) -> str:
-    if config.part is not None or config.executor != "local":
-        raise ConfigError("a planner of your own is for one process; leave out part and executor")
-    return f"{planner.__module__}.{getattr(planner, '__qualname__', type(planner).__name__)}"
+    if planner is not None:
+        if config.part is not None or config.executor != "local":
+            raise ConfigError(
+                "a planner of your own is for one process; leave out part and executor"
+            )
+        name = getattr(planner, "__qualname__", type(planner).__name__)
+        inputs["planner"] = f"{planner.__module__}.{name}"
+    return inputs
 
 
 def _following(config: BuildConfig) -> BuildConfig:
@@ -264,28 +259,25 @@ def _following(config: BuildConfig) -> BuildConfig:
     return replace(config, holdout=holdout)
 
 
-def _check_plan(config: BuildConfig, *, stored: bool) -> None:
-    if not config.store and not stored:
-        raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
-    if any(map(is_url, (config.output, config.store, *config.sources))):
-        raise ConfigError("--columns plan is for folders, not for URLs; build shards")
-
-
-def _check_places(config: BuildConfig, *, packs: bool = True, stored: bool = False) -> None:
+def _prepared(config: BuildConfig, *, packs: bool = True, stored: bool = False) -> BuildConfig:
+    """The options, whose places are checked, with what `after` decides."""
     if not config.sources:
         raise InputError("no source is given; name files, a folder, - or a hub dataset")
-    name = os.fsencode(Path(config.output).name)
+    output, name = config.output, os.fsencode(Path(config.output).name)
     if packs and (name in (b"", b"..") or len(name) > _LONGEST_NAME):
-        raise ConfigError(f"--output is {config.output!r}, expected a new folder, such as packed")
-    if config.is_plan and packs:
-        _check_plan(config, stored=stored)
+        raise ConfigError(f"--output is {output!r}, expected a new folder, such as packed")
+    if config.is_plan and packs and not config.store and not stored:
+        raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
+    if config.is_plan and packs and any(map(is_url, (output, config.store, *config.sources))):
+        raise ConfigError("--columns plan is for folders, not for URLs; build shards")
     if not packs and not config.store:
         raise ConfigError("no token store is given; add --store DIR")
+    return config if config.after is None else _following(config)
 
 
 def packing_of(config: BuildConfig, tokenizer: Tokenizer, *, pairs: bool) -> Packing:
     """What planning a window needs of the options."""
-    overflow, order = config.too_long, config.pack_order
+    overflow = config.too_long
     cutting = Cutting(
         max_length=config.max_length,
         overflow=overflow.name,
@@ -300,18 +292,7 @@ def packing_of(config: BuildConfig, tokenizer: Tokenizer, *, pairs: bool) -> Pac
         pairs=pairs,
         wrapped=config.packer.name == "wrapped",
     )
-    return Packing(
-        cutting=cutting,
-        strategy=config.packer.name,
-        num_packs=config.packer.packs,
-        order=order.name,
-        ranks=order.ranks,
-        cost=Cost(*order.cost),
-        min_pack_tokens=config.min_pack_tokens,
-        max_segments=config.max_segments,
-        shuffle_documents=config.shuffle_documents,
-        repack=config.epoch > 0,
-    )
+    return Packing(cutting=cutting, options=config)
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The executor: threads over `todo`, each of which does tasks here, or waits for a cluster."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..config.grammar import Part
@@ -30,48 +31,43 @@ def tokenize(work: Work, progress: Progress, cluster: "Cluster | None" = None) -
     import_datasets()
     for note in work.engine[1]:
         progress.say(note)
-    if job.renderer is None or cluster is not None:
-        _tokenize(work, tasks, progress, cluster)
-        return
-    from ..support.helpers import in_processes
-
-    # Not more than the input keeps busy; a process begins in a second.
-    count = min(config.cores, len(tasks), sum(map(text_bytes, job.sources)) // LEAST)
-    with in_processes(job.renderer.documents, count) as work.render:
-        _tokenize(work, tasks, progress)
+    done, total = splits - len(tasks), sum(source.bytes for source in job.sources) / 1e6
+    with _rendering(work, len(tasks), cluster) as work.render:
+        if job.has_limit:
+            _in_order(work, tasks)
+            return
+        threads = max(1, min(config.cores, config.memory // MEMORY, len(tasks)))
+        for number, _ in enumerate(_done(work, tasks, threads, MEMORY, cluster), done + 1):
+            progress.advance("tokenize", total * number / splits, total, "MB")
 
 
 def _own(work: Work, tasks: list[Task]) -> list[Task]:
     """The tasks of `part`, or all."""
-    number, of = Part.parse(work.job.config.part or "0/1")
+    if work.job.config.part is None:
+        return tasks
+    number, of = Part.parse(work.job.config.part)
     return [task for task in tasks if task.number % of == number]
 
 
-def _tokenize(
-    work: Work, tasks: list[Task], progress: Progress, cluster: "Cluster | None" = None
-) -> None:
-    job, config, splits = work.job, work.job.config, len(work.job.splits)
-    if job.has_limit:
-        _in_order(work, tasks)
-        return
-    threads = max(1, min(config.cores, config.memory // MEMORY, len(tasks)))
-    total = sum(source.bytes for source in job.sources) / 1e6
-    for number, _ in enumerate(_done(work, tasks, threads, MEMORY, cluster), 1):
-        done = splits - len(tasks) + number
-        progress.advance("tokenize", total * done / splits, total, "MB")
+def _rendering(work: Work, tasks: int, cluster: "Cluster | None") -> AbstractContextManager[Any]:
+    """What renders chats here, in processes if that is worth it."""
+    if work.render is None or cluster is not None:
+        return nullcontext(work.render)
+    from ..support.helpers import in_processes
+
+    # Not more than the input keeps busy; a process begins in a second.
+    most = sum(map(text_bytes, work.job.sources)) // LEAST
+    return in_processes(work.render, min(work.job.config.cores, tasks, most))
 
 
 def _in_order(work: Work, tasks: list[Task]) -> None:
     """Do tasks one after another, until the limits are reached."""
-    job = work.job
-    left: dict[int | None, int] = {
-        source.entry: source.limit for source in job.sources if source.limit is not None
-    }
-    if job.config.limit is not None:
-        left[None] = job.config.limit
-    for receipt in receipts(job.entries[0]):
+    limits: dict[int | None, int | None] = {None: work.job.config.limit}
+    limits |= {source.entry: source.limit for source in work.job.sources}
+    left = {key: limit for key, limit in limits.items() if limit is not None}
+    for receipt in receipts(work.job.entries[0]):
         for number, rows in receipt.rows.items():
-            for key in left.keys() & {None, job.sources[number].entry}:
+            for key in left.keys() & {None, work.job.sources[number].entry}:
                 left[key] -= rows
     for task in tasks:
         if left.get(None) != 0:
@@ -90,12 +86,13 @@ def _done(
 def pack(work: Work, progress: Progress, cluster: "Cluster | None" = None) -> None:
     """Do all tasks that pack and are not done; of a part, its own."""
     tasks, windows = todo(work, "pack"), len(work.windows)
-    if len(tasks) < windows:
-        progress.say(f"{windows - len(tasks):,} of {windows:,} windows were written before")
+    before = windows - len(tasks)
+    if before:
+        progress.say(f"{before:,} of {windows:,} windows were written before")
     memory = 120 * max(each.rows for each in work.windows) + 1
     at_once = max(1, min(work.job.config.cores, work.job.config.memory // memory))
     if work.job.planner is not None:
         at_once = 1  # a planner of the user's own may not be thread-safe
-    before = windows - len(tasks)
-    for number, _ in enumerate(_done(work, _own(work, tasks), at_once, memory, cluster), 1):
-        progress.advance("pack", before + number, windows, "windows")
+    done = _done(work, _own(work, tasks), at_once, memory, cluster)
+    for number, _ in enumerate(done, before + 1):
+        progress.advance("pack", number, windows, "windows")

@@ -4,13 +4,13 @@ Part I does the tasks with number % N == I. It holds the lock of the output only
 while it signs; the part that finds all windows packed signs.
 """
 
+import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..config.checks import names_token_files
-from ..config.grammar import Part
 from ..config.options import BuildConfig
 from ..read.sources import content_digest
 from ..read.types import Source
@@ -54,18 +54,21 @@ def pack_part(config: BuildConfig, *, progress: Progress | None = None) -> Outpu
     return open_output(output)
 
 
-def kept_digests(folder: Path, part: Part, sources: Sequence[Source]) -> list[str]:
-    """Digests of sources, each computed by one part mostly, and kept in a folder for the others."""
+def kept_digests(folder: Path, sources: Sequence[Source]) -> list[str]:
+    """Digests of sources, kept in a folder for other processes.
 
-    def digest(source: Source) -> str:
-        path = folder / digest_of([source.paths, source.state])
-        if path.exists():
-            return path.read_text()
-        made = content_digest(source)
-        keep(path, made.encode())
-        return made
-
-    first = len(sources) * part.number // part.of  # every part begins with others
+    Parts that begin together go through the sources in random orders, so that most are read once.
+    """
+    order = random.sample(range(len(sources)), len(sources))
     with ThreadPoolExecutor(8) as pool:
-        found = [*pool.map(digest, [*sources[first:], *sources[:first]])]
-    return [*found[len(sources) - first :], *found[: len(sources) - first]]
+        found = pool.map(lambda number: _kept_digest(folder, sources[number]), order)
+        return [digest for _, digest in sorted(zip(order, found, strict=True))]
+
+
+def _kept_digest(folder: Path, source: Source) -> str:
+    path = folder / digest_of([source.paths, source.state])
+    if path.exists():
+        return path.read_text()
+    made = content_digest(source)
+    keep(path, made.encode())
+    return made

@@ -24,7 +24,7 @@ from ..plan.draw import Draw, SourceRows, draw
 from ..plan.types import Packs, Window
 from ..plan.window import Packing, of_multiple, plan_window, window_seed
 from ..read.types import Ids, sides_of
-from ..schemas.files import FormatError, digest_of
+from ..schemas.files import digest_of
 from ..schemas.gather import Layout
 from ..schemas.tokens import Documents
 from ..support.errors import InputError, StoppedError
@@ -85,12 +85,6 @@ class Work:
         return stored_files(entries, places=self.job.config.is_plan)
 
     @cached_property
-    def names(self) -> list[str]:
-        """Names of all sources."""
-        names = [source.name for source in self.job.sources]
-        return names or [name for entry in self.entries for name in entry.facts["names"]]
-
-    @cached_property
     def made_from(self) -> str:
         """Digest of all that decides the shards."""
         return digest_of([self.job.identity, [file.receipt.digest for file in self.files]])
@@ -102,28 +96,31 @@ class Work:
         return packing_of(self.job.config, self.job.tokenizer, pairs=pairs)
 
     @cached_property
-    def rows(self) -> list[int]:
-        """Rows of each source."""
-        rows = [0] * len(self.names)
+    def sources(self) -> list[SourceRows]:
+        """All sources, by the names that this command has for them, or else those in the stores."""
+        rows, made = Counter[int](), list[SourceRows]()
         for file in self.files:
             for number, count in file.receipt.rows.items():
                 rows[number + file.sources] += count
-        return rows
+        for store, facts in enumerate(entry.facts for entry in self.entries):
+            names = [source.name for source in self.job.sources] or facts["names"]
+            for of, name, size in zip(
+                facts["deciding"]["sources"], names, facts["bytes"], strict=True
+            ):
+                entry = (store, of["entry"])
+                made.append(SourceRows(entry, name, rows[len(made)], size, of["digest"]))
+        return made
 
     @cached_property
     def drawn(self) -> Draw:
         """The rows of each window."""
-        config, entries = self.job.config, list[tuple[int, int]]()
-        for store, entry in enumerate(self.entries):
-            entries += [(store, of["entry"]) for of in entry.facts["deciding"]["sources"]]
-        sizes = [size for entry in self.entries for size in entry.facts["bytes"]]
-        sources = zip(entries, self.names, self.rows, sizes, strict=True)
+        config = self.job.config
         kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
         mix, sample = mix_of(config), self.job.sample
         before = {} if sample else self.job.inputs.get("after", {})
         in_order = config.pack_order.name == "input"
         return draw(
-            [SourceRows(*each) for each in sources],
+            self.sources,
             kept,
             seed=None if in_order else before.get("seed", config.seed),
             weights=[weight for weight, _ in mix],
@@ -136,7 +133,7 @@ class Work:
     @cached_property
     def held_out(self) -> HeldOut:
         """The rows of the validation split, by the numbers that they had in the first output."""
-        firsts = [0, *itertools.accumulate(self.rows)][:-1]
+        firsts = [0, *itertools.accumulate(source.rows for source in self.sources)][:-1]
         before = self.job.inputs.get("after", {}).get("rows", firsts)
         pairs = zip(before, firsts, strict=True)
         shift = [0 if known is None else known - first for known, first in pairs]
@@ -157,17 +154,6 @@ class Work:
             for number, ranges in enumerate(drawn)
         ]
 
-    def receipt(self, window: Window) -> WindowFile | None:
-        """The receipt of a window whose shards are intact, which are read once at most.
-
-        None if it is to be packed.
-        """
-        found = self.written.get(window.name)
-        found = found or read_window(self.job.work, window.name, self.made_from)
-        if found is not None:
-            self.written[window.name] = found
-        return found
-
     @cached_property
     def layout(self) -> Layout:
         """Layout of the shards. A token file without documents has not all columns."""
@@ -178,13 +164,13 @@ class Work:
 
 
 def todo(work: Work, kind: str) -> list[Task]:
-    """Tasks of a kind without an intact receipt, in order."""
+    """Tasks of a kind without an intact receipt, in order. Shards are read once at most."""
     if kind == "pack":
-        return [
-            Task("pack", number)
-            for number, window in enumerate(work.windows)
-            if work.receipt(window) is None
-        ]
+        for name in {window.name for window in work.windows} - work.written.keys():
+            if (made := read_window(work.job.work, name, work.made_from)) is not None:
+                work.written[name] = made
+        names = [window.name for window in work.windows]
+        return [Task("pack", n) for n, name in enumerate(names) if name not in work.written]
     kept = [*receipts(work.job.entries[0])]
     if sum(sum(receipt.rows.values()) for receipt in kept) == work.job.config.limit:
         return []
@@ -235,7 +221,7 @@ def _too_long(work: Work, documents: Documents, error: TooLongError) -> InputErr
         before = [number for number in file.receipt.rows if number + file.sources < source]
         row -= sum(file.receipt.rows[number] for number in before)
     return InputError(
-        f"{work.names[source]} row {row} has {error.tokens:,} tokens but a pack holds "
+        f"{work.sources[source].name} row {row} has {error.tokens:,} tokens but a pack holds "
         f"{work.job.config.max_length:,}; choose --overflow split, truncate or drop"
     )
 
@@ -279,14 +265,4 @@ def _pack(work: Work, window: Window) -> WindowFile:
     made = replace(made, made_from=work.made_from, shards=tuple(shards))
     write_window(place, name, made)
     work.written[name] = made
-    return made
-
-
-def done_windows(work: Work) -> list[WindowFile]:
-    """Receipts of all windows. Raises FormatError if one is missing."""
-    made = []
-    for window in work.windows:
-        if (receipt := work.receipt(window)) is None:
-            raise FormatError(f"window {window.name} is not packed; run the command again")
-        made.append(receipt)
     return made
