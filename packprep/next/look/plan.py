@@ -155,7 +155,7 @@ def _of_text(
         work = Work(replace(job, sample=False))
         tokenize_files(work, progress)
         return _of_tokens(name, config, work.job, work.entries, 1.0, batch)
-    if job.has_limit:
+    if job.limits:
         raise ConfigError("--sample and --limit both choose rows; leave out one of them")
     splits, count = job.splits[:0], 1
     while len(splits) < count:  # one split says how many have so many rows

@@ -36,7 +36,8 @@ KeptOf = Callable[[int, int], Int64]
 class SourceRows(NamedTuple):
     """Rows of a file of the input, which follow those of the file before.
 
-    entry: number of the store, and of the entry in it. bytes, digest: of the file.
+    entry: number of the store, and of the entry in it. bytes, digest: of the file. first_row: input
+    row of its first row.
     """
 
     entry: tuple[int, int]
@@ -44,6 +45,7 @@ class SourceRows(NamedTuple):
     rows: int
     bytes: int
     digest: str = ""
+    first_row: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -66,8 +66,8 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     progress = progress or Silent()
     job = make_job(config, progress, packs=False)
     work = Work(job)
-    with cluster_of(job) as cluster:
-        tokenize_files(work, progress, cluster)
+    with cluster_of(job) as work.cluster:
+        tokenize_files(work, progress)
     if config.part is not None:  # others may read what is in the scratch folder
         return read_entry(job.entries[0])
     here = beside_store(str(config.store))
@@ -80,14 +80,14 @@ def make(job: Job, progress: Progress, began: float) -> Output:
     config, output = job.config, job.config.output
     if is_finished(job, progress):
         return open_output(output)
-    with locked(job.work.drafts, f"{output} is being built"), cluster_of(job) as cluster:
+    work = Work(job)
+    with locked(job.work.drafts, f"{output} is being built"), cluster_of(job) as work.cluster:
         if not claim(output, job.facts, overwrite=config.overwrite):
-            work = Work(job)
             times = [began, time.monotonic()]
             if job.splits:
-                tokenize_files(work, progress, cluster)
+                tokenize_files(work, progress)
             times.append(time.monotonic())
-            local.pack(work, progress, cluster)
+            local.pack(work, progress)
             times.append(time.monotonic())
             sign_off(work, times)
         publish(output)
@@ -99,7 +99,7 @@ def cluster_of(job: Job) -> AbstractContextManager[Any]:
 
     So it is with a limit, too: rows are counted in order, by one process.
     """
-    if job.config.executor == "local" or job.has_limit:
+    if job.config.executor == "local" or job.limits:
         return nullcontext()
     from .cluster import connected
 
@@ -116,7 +116,7 @@ def is_finished(job: Job, progress: Progress) -> bool:
     return True
 
 
-def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
+def tokenize_files(work: Work, progress: Progress) -> None:
     """Make the token files of a job."""
     place = work.job.entries[0]
     if work.job.config.part is not None:
@@ -128,7 +128,7 @@ def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
             path.unlink()  # of a process that was killed
         write_entry(work.job)
         _check_room(work.job)
-        local.tokenize(work, progress, cluster)
+        local.tokenize(work, progress)
     work.drop_engine()
     if not any(file.receipt.documents for file in work.files):
         names = ", ".join(source.name for source in work.job.sources[:3])
@@ -138,7 +138,7 @@ def tokenize_files(work: Work, progress: Progress, cluster: Any = None) -> None:
 def _check_room(job: Job) -> None:
     """Raise StoppedError if the disks have too little room for the tokens, or for the shards."""
     config, size = job.config, job.tokenizer.id_type.itemsize
-    if job.has_limit or job.sample or is_url(config.store or config.output):
+    if job.limits or job.sample or is_url(config.store or config.output):
         return
     tokens = int(sum(map(text_bytes, job.sources)) * _TOKENS_PER_BYTE)
     check_room(job.entries[0].root, tokens * size, "the tokens")
@@ -184,12 +184,12 @@ def sign_off(work: Work, times: list[float]) -> None:
     report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / total, 1)
     report["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     drawn = {n: each for each in work.drawn.streams for n in each.sources}
-    first, sources = 0, list[dict[str, Any]]()
-    for number, source in enumerate(work.sources):
-        facts = {name: getattr(source, name) for name in ("name", "bytes", "rows", "digest")}
-        facts |= {"drawn": drawn[number].last, "rows_of_pass": drawn[number].rows}
-        sources.append({**facts, "first_row": first})
-        first += source.rows
+    names = ("name", "bytes", "rows", "digest", "first_row")
+    sources = [
+        {name: getattr(source, name) for name in names}
+        | {"drawn": drawn[number].last, "rows_of_pass": drawn[number].rows}
+        for number, source in enumerate(work.sources)
+    ]
     run = {
         "versions": versions(),
         "executor": config.executor,

@@ -42,7 +42,7 @@ def first_splits(job: Job) -> Iterator[Split]:
 
 def share_of_text(sample: Job, job: Job) -> float:
     """Share of the text of a job that a sample reads: of a split, at most its first 16 MB."""
-    if job.has_limit:
+    if job.limits:
         return 1.0
     sizes = [sum(_text_of(piece, job) for piece in split) for split in sample.splits]
     read = sum(min(size, SPLIT_BYTES) for size in sizes)

@@ -26,6 +26,7 @@ from ..tokens.store import complete_entry, key_of, write_facts
 from ..tokens.tokenizer import Tokenizer, load_tokenizer, split_token
 from ..write.output import staging_of, unfinished
 
+_OF_TOKENS = ("carry", "group", "limit")  # options of rows that are in no other place
 _LONGEST_NAME = 200  # bytes; a file system has 255, and names beside it have more
 
 
@@ -61,10 +62,11 @@ class Job:
         return unfinished(self.config.output, self.identity)
 
     @property
-    def has_limit(self) -> bool:
-        """True if some rows of the sources are not read."""
-        limits = [self.config.limit, *(source.limit for source in self.sources)]
-        return any(limit is not None for limit in limits)
+    def limits(self) -> dict[int | None, int]:
+        """Rows that are read at most, of all sources (None) and by entry of the sources."""
+        every: dict[int | None, int | None] = {each.entry: each.limit for each in self.sources}
+        every[None] = self.config.limit
+        return {key: limit for key, limit in every.items() if limit is not None}
 
     @cached_property
     def identity(self) -> str:
@@ -98,20 +100,17 @@ def make_job(
     that keeps them.
     """
     config = _prepared(config, packs=packs)
-    tokenizer, renderer, notes = _tokenizer(config)
+    tokenizer, renderer = _tokenizer(config, progress)
     _check_bos(config, tokenizer)
-    for note in notes:
-        progress.say(note)
     staging = staging_of(config.output) if packs else beside_store(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at) if config.split_at else None
-    scratch = staging / "scratch"
     digest: Any = None if sample else content_digests
     if config.part is not None or digests is not None:
         from .parts import kept_digests
 
         digest = partial(kept_digests, digests or staging / "digests")
     ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
-    sources = resolve(config, ids, scratch, progress, digest)
+    sources = resolve(config, ids, staging / "scratch", progress, digest)
     tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}
@@ -120,11 +119,7 @@ def make_job(
         ],
         "tokenizer": tokenizer.facts(),
         "renderer": renderer and renderer.facts(),
-        "options": {
-            name: getattr(config, name)
-            for name in ("carry", "group", "limit")
-            if config.is_set(name)
-        },
+        "options": {n: value for n, value in config.deciding().items() if n in _OF_TOKENS},
         "skips": config.on_error == "skip",
     }
     store = f"{config.store.rstrip('/')}/{key_of(tokens)}" if config.store else staging / "tokens"
@@ -141,27 +136,28 @@ def make_job(
     )
 
 
-def _tokenizer(config: BuildConfig) -> tuple[Tokenizer, Any, list[str]]:
-    """The tokenizer, the renderer of chats and pieces, and notes for the user.
+def _tokenizer(config: BuildConfig, progress: Progress) -> tuple[Tokenizer, Any]:
+    """The tokenizer, and the renderer of chats and pieces.
 
     Rows of ids and pieces have ends of their own unless they are asked for, and a template writes
     those of chats.
     """
     kind, ends = kind_of_sides(config), {"bos": config.bos, "eos": config.eos}
     asked = {end: "none" if each == "auto" else each for end, each in ends.items()}
-    if kind == "text":
-        asked = ends
-    tokenizer = load_tokenizer(config.tokenizer, **asked)
-    if kind in ("text", "ids"):
-        return tokenizer, None, [*tokenizer.notes]
-    from ..chat.documents import renderer_of
+    tokenizer = load_tokenizer(config.tokenizer, **(ends if kind == "text" else asked))
+    renderer: Any = None
+    notes: list[str] = []
+    if kind not in ("text", "ids"):
+        from ..chat.documents import renderer_of
 
-    renderer, notes = renderer_of(config, tokenizer)
+        renderer, notes = renderer_of(config, tokenizer)
     if kind == "messages" and renderer.template is None:
         tokenizer = load_tokenizer(config.tokenizer, **ends)
     elif kind == "messages" and (named := [end for end in ends if config.is_set(end)]):
         raise ConfigError(f"the chat template writes BOS and EOS itself; leave out --{named[0]}")
-    return tokenizer, renderer, [*tokenizer.notes, *notes]
+    for note in (*tokenizer.notes, *notes):
+        progress.say(note)
+    return tokenizer, renderer
 
 
 def _check_bos(config: BuildConfig, tokenizer: Tokenizer) -> None:
@@ -201,13 +197,12 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
         )
     tokenizer = Tokenizer.from_facts(tokens[0]["tokenizer"])
     _check_bos(config, tokenizer)
+    every = tokens[0] if len(tokens) == 1 else {"stores": tokens}
     return Job(
         config=of_pairs(config) if entries[-1].facts["pairs"] else config,
         tokenizer=tokenizer,
         entries=tuple(entry.place for entry in entries),
-        inputs=_inputs(
-            tokens[0] if len(tokens) == 1 else {"stores": tokens}, config, planner, names
-        ),
+        inputs=_inputs(every, config, planner, names),
         planner=planner,
     )
 

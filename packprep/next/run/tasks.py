@@ -5,7 +5,6 @@ twice, in any order. An executor is a loop over the two.
 """
 
 import ctypes
-import itertools
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -26,11 +25,10 @@ from ..plan.window import Packing, of_multiple, plan_window, window_seed
 from ..read.types import Ids, sides_of
 from ..schemas.files import digest_of
 from ..schemas.gather import Layout
-from ..schemas.tokens import Documents
 from ..support.errors import InputError, StoppedError
 from ..tokens.engine import Engine, choose_engine
 from ..tokens.stage import tokenize_split
-from ..tokens.store import Entry, read_entry, receipts
+from ..tokens.store import Entry, read_entry
 from ..write.layout import layout_of
 from ..write.shards import WindowFile, read_window, write_shards, write_window
 from .job import Job, Task, packing_of
@@ -42,6 +40,7 @@ class Work:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.render = job.renderer and job.renderer.documents
+        self.cluster: Any = None  # a `Cluster` that does the tasks, unless they are done here
         self.written: dict[str, WindowFile] = {}  # windows that are known to be intact
 
     @cached_property
@@ -70,12 +69,11 @@ class Work:
         Raises StoppedError if one is missing, or cannot be read.
         """
         entries = [read_entry(place) for place in self.job.entries]
-        for entry in entries:
-            if not entry.complete:
-                raise StoppedError(
-                    f"token files of {entry.place} are missing or cannot be read; run the command "
-                    "again to make them"
-                )
+        if missing := [entry.place for entry in entries if entry.open]:
+            raise StoppedError(
+                f"token files of {missing[0]} are missing or cannot be read; run the command "
+                "again to make them"
+            )
         return entries
 
     @cached_property
@@ -98,17 +96,17 @@ class Work:
     @cached_property
     def sources(self) -> list[SourceRows]:
         """All sources, by the names that this command has for them, or else those in the stores."""
-        rows, made = Counter[int](), list[SourceRows]()
+        rows, made, first = Counter[int](), list[SourceRows](), 0
         for file in self.files:
             for number, count in file.receipt.rows.items():
                 rows[number + file.sources] += count
         for store, facts in enumerate(entry.facts for entry in self.entries):
             names = [source.name for source in self.job.sources] or facts["names"]
-            for of, name, size in zip(
-                facts["deciding"]["sources"], names, facts["bytes"], strict=True
-            ):
-                entry = (store, of["entry"])
-                made.append(SourceRows(entry, name, rows[len(made)], size, of["digest"]))
+            of_store = zip(facts["deciding"]["sources"], names, facts["bytes"], strict=True)
+            for of, name, size in of_store:
+                entry, count = (store, of["entry"]), rows[len(made)]
+                made.append(SourceRows(entry, name, count, size, of["digest"], first))
+                first += count
         return made
 
     @cached_property
@@ -133,7 +131,7 @@ class Work:
     @cached_property
     def held_out(self) -> HeldOut:
         """The rows of the validation split, by the numbers that they had in the first output."""
-        firsts = [0, *itertools.accumulate(source.rows for source in self.sources)][:-1]
+        firsts = [source.first_row for source in self.sources]
         before = self.job.inputs.get("after", {}).get("rows", firsts)
         pairs = zip(before, firsts, strict=True)
         shift = [0 if known is None else known - first for known, first in pairs]
@@ -171,12 +169,8 @@ def todo(work: Work, kind: str) -> list[Task]:
                 work.written[name] = made
         names = [window.name for window in work.windows]
         return [Task("pack", n) for n, name in enumerate(names) if name not in work.written]
-    kept = [*receipts(work.job.entries[0])]
-    if sum(sum(receipt.rows.values()) for receipt in kept) == work.job.config.limit:
-        return []
-    files = Counter(receipt.split for receipt in kept)
-    done = {each.split for each in kept if each.last and files[each.split] == each.number + 1}
-    return [Task("tokenize", each) for each in range(len(work.job.splits)) if each not in done]
+    entry = read_entry(work.job.entries[0], digests=True)
+    return [Task("tokenize", split) for split in entry.open]
 
 
 def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any:
@@ -211,19 +205,12 @@ def planned(work: Work, window: Window) -> Packs:
     try:
         return plan_window(documents, work.packing, window.seed, work.job.planner)
     except TooLongError as error:
-        raise _too_long(work, documents, error) from None
-
-
-def _too_long(work: Work, documents: Documents, error: TooLongError) -> InputError:
-    """The error about a document that is longer than a pack, with its file and row."""
-    source, row = int(documents.source[error.document]), int(documents.id[error.document])
-    for file in work.files:
-        before = [number for number in file.receipt.rows if number + file.sources < source]
-        row -= sum(file.receipt.rows[number] for number in before)
-    return InputError(
-        f"{work.sources[source].name} row {row} has {error.tokens:,} tokens but a pack holds "
-        f"{work.job.config.max_length:,}; choose --overflow split, truncate or drop"
-    )
+        source = work.sources[documents.source[error.document]]
+        row = documents.id[error.document] - source.first_row
+        raise InputError(
+            f"{source.name} row {row} has {error.tokens:,} tokens but a pack holds "
+            f"{work.job.config.max_length:,}; choose --overflow split, truncate or drop"
+        ) from None
 
 
 def counted(

@@ -6,7 +6,8 @@ only with its receipt and digest. KEY is the digest of all that decides the toke
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,18 @@ class Entry:
     """Token files of one set of inputs: STORE/KEY/, or the tokens of a build.
 
     facts: what KEY is the digest of, the number of splits, and names of the sources. files: in
-    order. complete: every split has all of its files.
+    order. open: splits that have not all of their files.
     """
 
     place: Files
     facts: Mapping[str, Any]
     files: tuple[TokenFile, ...]
-    complete: bool
+    open: tuple[int, ...]
+
+    @property
+    def complete(self) -> bool:
+        """True if no split is open."""
+        return not self.open
 
     @property
     def key(self) -> str:
@@ -165,36 +171,25 @@ def read_receipt(place: Files, name: str, digests: bool = True) -> TokenFile | N
     return receipt if same else None
 
 
-def read_entry(place: Files, splits: int | None = None, *, digests: bool = False) -> Entry:
-    """An entry. splits: how many it must have; by default what its facts say.
+def read_entry(place: Files, *, digests: bool = False) -> Entry:
+    """An entry. digests: see `receipts`. Raises FormatError for facts that are missing or damaged.
 
-    Raises FormatError if its facts are missing or damaged.
+    No split is open once as many rows are there as the limit is.
     """
     try:
         facts = json.loads(place.read(FACTS))
-        needed = int(facts["splits"]) if splits is None else splits
+        splits = range(int(facts["splits"]))
     except (ValueError, KeyError, TypeError):
         raise FormatError(
             f"{place} is no entry of a token store; expected what packprep tokenize writes"
         ) from None
     files = tuple(receipts(place, digests=digests))
-    rows = sum(sum(file.rows.values()) for file in files)
-    ended = facts.get("limit") is not None and rows == facts["limit"]
-    complete = ended or _complete(files, needed)
-    return Entry(place=place, facts=facts, files=files, complete=complete)
-
-
-def _complete(files: Iterable[TokenFile], splits: int) -> bool:
-    """True if every split has all of its files."""
-    numbers: dict[int, list[int]] = {}
-    ended = set()
-    for file in files:
-        numbers.setdefault(file.split, []).append(file.number)
-        if file.last:
-            ended.add(file.split)
-    return ended == set(range(splits)) and all(
-        sorted(of) == list(range(len(of))) for of in numbers.values()
-    )
+    if sum(sum(file.rows.values()) for file in files) == facts.get("limit"):
+        splits = range(0)
+    counts = Counter(file.split for file in files)
+    done = {file.split for file in files if file.last and counts[file.split] == file.number + 1}
+    left = tuple(split for split in splits if split not in done)
+    return Entry(place=place, facts=facts, files=files, open=left)
 
 
 def entries_of(store: str) -> list[Files]:
