@@ -103,6 +103,8 @@ def other_documents(
             names = {"ids": rows.column, str(rows.kind): rows.labels, **{n: n for n in lists}}
             made = {to: list_array(_flat(table[of])) for to, of in names.items() if of}
             sides.append(whole(len(table)) | made)
+            if rows.split_at is not None:
+                sides[-1], turns = split(made, *rows.split_at)
         else:
             assert render is not None
             read = table.select([*other_columns(rows)])
@@ -165,12 +167,11 @@ def _check_lists(
             problems.setdefault(int(row), Problem("bad_labels", what))
 
 
-def split(made: Mapping[str, Any], end: str, token: int) -> tuple[dict[str, Any], Counter[str]]:
+def split(lists: Mapping[str, Any], end: str, token: int) -> tuple[dict[str, Any], Counter[str]]:
     """Documents of rows that another tool packed, and how many they are, see `Batch.turns`.
 
     end: eos, which ends a document, or bos, which begins one; token: its id.
     """
-    lists = {name: values for name, values in made.items() if not isinstance(values, np.ndarray)}
     offsets = lists["ids"].offsets.to_numpy()
     places = np.flatnonzero(lists["ids"].values.to_numpy() == token) + (end == "eos")
     places = np.setdiff1d(places, offsets)
@@ -180,7 +181,6 @@ def split(made: Mapping[str, Any], end: str, token: int) -> tuple[dict[str, Any]
     part = np.where(inside[row] == 0, WHOLE, part)
     bounds: Any = np.sort(np.concatenate([offsets, places])).astype(np.int32)
     divided = {name: pa.ListArray.from_arrays(bounds, each.values) for name, each in lists.items()}
-    others = {name: values[row] for name, values in made.items() if name not in lists}
-    ends = {"row": row.astype(np.int32), "part": part.astype(np.int32)}
+    made = {"row": row.astype(np.int32), "part": part.astype(np.int32), **divided}
     turns = Counter(documents=len(row), split_rows=int(np.count_nonzero(inside)))
-    return others | divided | ends, turns
+    return made, turns

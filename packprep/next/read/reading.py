@@ -52,28 +52,27 @@ def read(
     sources: Sequence[Source],
     *,
     skips: bool = False,
-    group: str | None = None,
     left: dict[int | None, int] | None = None,
     render: Render | None = None,
 ) -> Iterator[Batch]:
     """Documents of the rows of a split, in order.
 
-    skips: bad rows are counted, else the first is an error. group: column of groups. left: rows
-    that may still be read, of all (None) and by entry; reduced as rows are read. render: of chats
-    and pieces. Raises InputError with file and row.
+    skips: bad rows are counted, else the first is an error. left: rows that may still be read, of
+    all (None) and by entry; reduced as rows are read. render: of chats and pieces. Raises
+    InputError with file and row.
     """
     left = {} if left is None else left
     for piece in split:
         source = sources[piece.source]
         keys = [key for key in (None, source.entry) if key in left]
         before = 0  # rows of this piece that were read
-        rows = _rows(source, piece.begin, piece.end, group)
+        rows = _rows(source, piece.begin, piece.end)
         while all(left[key] for key in keys) and (raw := next(rows, None)) is not None:
             most = min([len(raw.table), *(left[key] for key in keys)])
             bad = {row: problem for row, problem in raw.problems.items() if row < most}
             raw = raw._replace(table=raw.table.slice(0, most), problems=bad)
             left.update({key: left[key] - most for key in keys})
-            batch = documents_of(raw, source, group, render)
+            batch = documents_of(raw, source, render)
             if batch.problems and not skips:
                 first = min(batch.problems)
                 raise _bad_row(source, piece, before + first, batch.problems[first])
@@ -82,17 +81,16 @@ def read(
         check_unchanged(source)
 
 
-def _rows(source: Source, begin: int, end: int, group: str | None) -> Iterator[Raw]:
-    return format_of(source.format).read(source.ready(), begin, end, columns_of(source, group))
+def _rows(source: Source, begin: int, end: int) -> Iterator[Raw]:
+    return format_of(source.format).read(source.ready(), begin, end, columns_of(source))
 
 
 def _bad_row(source: Source, piece: Piece, row: int, problem: Problem) -> InputError:
     """The error about a row, whose number in the file is counted now."""
     check_unchanged(source)
     if piece.begin:
-        row += sum(len(raw.table) for raw in _rows(source, 0, piece.begin, None))
-    line_of = format_of(source.format).line_of
-    line = line_of(source, row) if line_of is not None else None
+        row += sum(len(raw.table) for raw in _rows(source, 0, piece.begin))
+    line = format_of(source.format).line_of(source, row)
     place = f"{source.name} row {row}" + (f" (line {line})" if line else "")
     return InputError(f"{place}: {problem.detail}; fix it, or skip such rows with --on-error skip")
 
@@ -117,7 +115,7 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     """
     carried = [Carried.parse(each) for each in config.carry]
     asked = {each.name: ANY for each in carried}
-    columns = columns_of(source, config.group) | asked
+    columns = columns_of(source) | asked
     raws = format_of(source.format).read(source.ready(), 0, -1, columns)
     first = next((raw for raw in raws if len(raw.table)), None)
     if first is None:
@@ -127,7 +125,7 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
         from .other_rows import known_rows
 
         source = replace(source, rows=known_rows(source.rows, names, table, source.name))
-    columns = columns_of(source, config.group) | asked
+    columns = columns_of(source) | asked
     is_damaged = any(problem.reason != "null" for problem in first.problems.values())
     for name, kind in columns.items():
         if names.count(name) > 1:
@@ -189,7 +187,7 @@ def rows_of(config: BuildConfig, own: Mapping[str, Any], ids: Ids) -> Rows:
     return Text(template, by or "document", config.truncate_at)
 
 
-def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
+def columns_of(source: Source) -> dict[str, Kind]:
     """Columns that the rows of a source need."""
     columns: dict[str, Kind] = {}
     for rows in sides_of(source.rows):
@@ -201,16 +199,14 @@ def columns_of(source: Source, group: str | None) -> dict[str, Kind]:
 
             columns |= other_columns(rows)
     columns |= source.carried
-    if group is not None:
-        columns.setdefault(group, GROUP)
+    if source.group is not None:
+        columns.setdefault(source.group, GROUP)
     return columns
 
 
-def documents_of(
-    raw: Raw, source: Source, group: str | None, render: Render | None = None
-) -> Batch:
+def documents_of(raw: Raw, source: Source, render: Render | None = None) -> Batch:
     """Documents of rows; one with a problem has documents of nothing. render: of chats, pieces."""
-    rows, problems, columns = source.rows, dict(raw.problems), columns_of(source, group)
+    rows, problems, columns = source.rows, dict(raw.problems), columns_of(source)
     unread = [n for n in raw.names if n not in columns or columns[n].reason == "named"]
     if isinstance(rows, Text):
         table = without(raw.table, np.arange(len(raw.table)), problems)
@@ -223,12 +219,8 @@ def documents_of(
         if not kind.is_list:
             values = table[name].combine_chunks().fill_null(0)
             made[name] = numpy_values(values)[made["row"]]
-    if group is not None:
-        made["group"] = _hashes(table[group])[made["row"]]
-    if isinstance(rows, Ids) and rows.split_at is not None:
-        from .other_rows import split
-
-        made, facts["turns"] = split(made, *rows.split_at)
+    if source.group is not None:
+        made["group"] = _hashes(table[source.group])[made["row"]]
     facts["unread"] = (*unread, *facts.get("unread", ()))
     documents = pa.table({"row": made.pop("row"), "part": made.pop("part"), **made})
     return Batch(

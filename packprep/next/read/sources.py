@@ -47,11 +47,12 @@ def resolve(
     ids: what all rows of ids have. scratch: folder for a copy of standard input. digests: of all
     sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
-    named, found = list[Source](), dict[str, Source]()
+    found, again = dict[str, Source](), 0
     try:
         for number, entry in enumerate(entries_of(config)):
             same = {
                 "rows": rows_of(config, entry, ids),
+                "group": config.group,
                 "entry": number,
                 "limit": count_of(entry.get("limit")),
                 "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
@@ -61,15 +62,14 @@ def resolve(
                 plain = name != "-" and Path(name).is_file() and not name.endswith((*_TOKENS,))
                 files = [(name, [Path(name)])] if plain else _files(name, config.output, scratch)
                 for shown, paths in files:
-                    named.append(_source(redacted(shown), paths, same))
-        for source in named:
-            found.setdefault(os.path.realpath(source.paths[0]), source)
+                    source = _source(redacted(shown), paths, same)
+                    again += found.setdefault(os.path.realpath(paths[0]), source) is not source
         sources = [*found.values()]
         made = [""] * len(sources) if digests is None else digests(sources)
     except OSError as error:
         name = error.filename or "a source"
         raise InputError(f"{name} cannot be read: {error.strerror}") from None
-    if again := len(named) - len(sources):
+    if again:
         progress.say(f"files that are named twice are read once: {again:,}")
     known = dict[int, dict[str, Any]]()
     for source in sources:  # by the first file of each entry that has rows

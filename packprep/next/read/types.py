@@ -78,8 +78,9 @@ class Source:
     the rows first, then those beside it; or the files of a saved dataset. format: see `format_of`.
     compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of the content. state: sizes
     and modification times when it was digested. window: bytes of a Zstandard window at most. rows:
-    how its rows are read. carried: columns that are copied. entry: number of its entry of
-    `sources`; limit: rows of all files of that entry. mirror: folder of files at URLs.
+    how its rows are read. carried: columns that are copied. group: column of groups. entry: number
+    of its entry of `sources`; limit: rows of all files of that entry. mirror: folder of files at
+    URLs.
     """
 
     number: int = 0
@@ -93,6 +94,7 @@ class Source:
     window: int = 1 << 27
     rows: Rows
     carried: Mapping[str, Kind] = field(default_factory=dict)
+    group: str | None = None
     entry: int = 0
     limit: int | None = None
     mirror: str = ""
@@ -141,7 +143,7 @@ class Format:
 
     read: Callable[[Source, int, int, Columns], Iterator[Raw]]
     cut: Callable[[Source, int], list[int]] | None = None
-    line_of: Callable[[Source, int], int | None] | None = None
+    line_of: Callable[[Source, int], int | None] = lambda source, row: None
     beside: Callable[[str], list[str]] | None = None
 
 

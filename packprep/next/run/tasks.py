@@ -189,7 +189,6 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         work.engine[0],
         job.entries[0],
         skips=job.config.on_error == "skip",
-        group=job.config.group,
         left=left,
         render=work.render,
         most=1 if job.sample else None,
