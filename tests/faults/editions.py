@@ -35,6 +35,7 @@ Steps = list[list[str]]  # commands, one after the other
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "jsonl": {},
     "jsonl.zst": {},
+    "limit": {"limit": 50},
     "parquet": {},
     "chats": {"messages": "messages", "max_length": 256},
     "turns": {"messages": "messages", "turns": "each", "max_length": 256},
@@ -133,7 +134,7 @@ def _converted(file: Path, kind: str | None) -> Path:
         table = datasets.Dataset.from_list(rows).data.table
         pq.write_table(table, path, row_group_size=8)
         return path
-    if kind == "jsonl.zst":
+    if kind in ("jsonl.zst", "limit"):
         path = file.with_suffix(".jsonl.zst")
         path.write_bytes(zstandard.compress(file.read_bytes()))
         return path

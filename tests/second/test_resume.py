@@ -15,7 +15,7 @@ import pytest
 from tests.faults import harness
 from tests.faults.editions import EDITIONS
 
-KINDS = ("jsonl.zst", "turns", "pairs", "mix", "plan", "tokenize, pack")
+KINDS = ("jsonl.zst", "limit", "turns", "pairs", "mix", "plan", "tokenize, pack")
 RECEIPT = re.compile(r"(tokens-\d+-\d+|train-\d+|validation-\d+|names|manifest)\.json")
 
 

@@ -190,7 +190,7 @@ def sign_off(work: Work, times: list[float]) -> None:
         | {"drawn": drawn[number].last, "rows_of_pass": drawn[number].rows}
         for number, source in enumerate(work.sources)
     ]
-    run = {
+    run: dict[str, Any] = {
         "versions": versions(),
         "executor": config.executor,
         "num_proc": config.cores,
@@ -199,9 +199,9 @@ def sign_off(work: Work, times: list[float]) -> None:
     seed = None if config.pack_order.name == "input" else config.seed
     facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
     if config.is_plan:
-        from .stores import plan_of, stores_of
+        from .stores import plan_of
 
-        facts, run = {**facts, "plan": plan_of(work)}, {**run, "stores": stores_of(work)}
+        facts["plan"], run["stores"] = plan_of(work)
     shards = [shard for window in windows for shard in window.shards]
     sign(job.work.drafts, shards, work.layout, facts, report, config.to_yaml(), run)
 

@@ -8,7 +8,6 @@ from ..config.grammar import Part
 from ..support.ahead import ahead
 from ..support.progress import Progress
 from ..tokens.stage import import_datasets
-from ..tokens.store import receipts
 from .job import Task, text_bytes
 from .tasks import Work, do, todo
 
@@ -30,10 +29,8 @@ def tokenize(work: Work, progress: Progress) -> None:
         progress.say(note)
     done, total = splits - len(tasks), sum(source.bytes for source in job.sources) / 1e6
     with _rendering(work, len(tasks)) as work.render:
-        if job.limits:
-            _in_order(work, tasks)
-            return
-        for number, _ in enumerate(_done(work, tasks, MEMORY), done + 1):
+        made = _done(work, tasks, MEMORY, in_order=bool(job.limits))
+        for number, _ in enumerate(made, done + 1):
             progress.advance("tokenize", total * number / splits, total, "MB")
 
 
@@ -56,25 +53,13 @@ def _rendering(work: Work, tasks: int) -> AbstractContextManager[Any]:
     return in_processes(work.render, min(work.job.config.cores, tasks, most))
 
 
-def _in_order(work: Work, tasks: list[Task]) -> None:
-    """Do tasks one after another, until the limits are reached."""
-    left = work.job.limits
-    for receipt in receipts(work.job.entries[0]):
-        for number, rows in receipt.rows.items():
-            for key in left.keys() & {None, work.job.sources[number].entry}:
-                left[key] -= rows
-    for task in tasks:
-        if left.get(None) != 0:
-            do(work, task, left)
-
-
-def _done(work: Work, tasks: list[Task], memory: int) -> Iterator[Any]:
-    """Results of tasks, in order. memory: of one, bytes."""
+def _done(work: Work, tasks: list[Task], memory: int, *, in_order: bool) -> Iterator[Any]:
+    """Results of tasks, in order. memory: of one, bytes. in_order: one is done after another."""
     if work.cluster is not None:
         return ahead(lambda task: work.cluster.do(task, memory), tasks, 2 * work.cluster.cores)
     config = work.job.config
-    at_once = max(1, min(config.cores, config.memory // memory, len(tasks)))
-    return ahead(lambda task: do(work, task), tasks, at_once)
+    at_once = min(config.cores, config.memory // memory, len(tasks))
+    return ahead(lambda task: do(work, task), tasks, 1 if in_order else max(1, at_once))
 
 
 def pack(work: Work, progress: Progress) -> None:
@@ -84,7 +69,7 @@ def pack(work: Work, progress: Progress) -> None:
     if before:
         progress.say(f"{before:,} of {windows:,} windows were written before")
     memory = 120 * max(each.rows for each in work.windows) + 1
-    if work.job.planner is not None:  # of the user's own, which may not be thread-safe
-        memory = work.job.config.memory
-    for number, _ in enumerate(_done(work, _own(work, tasks), memory), before + 1):
+    in_order = work.job.planner is not None  # it is the user's own, and may not be thread-safe
+    made = _done(work, _own(work, tasks), memory, in_order=in_order)
+    for number, _ in enumerate(made, before + 1):
         progress.advance("pack", number, windows, "windows")

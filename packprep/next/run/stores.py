@@ -7,21 +7,18 @@ from typing import Any
 from .tasks import Work
 
 
-def plan_of(work: Work) -> dict[str, Any]:
-    """`plan` of the manifest."""
-    files = [
-        {"path": f"{entry.key}/{file.name}", "rows": sum(file.rows.values())}
-        | {name: getattr(file, name) for name in ("bytes", "digest", "documents")}
-        for entry in work.entries
-        for file in entry.files
-    ]
-    return {"files": files}
+def plan_of(work: Work) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`plan` of the manifest, and `stores` of its `run`.
 
-
-def stores_of(work: Work) -> dict[str, Any]:
-    """Of each entry the folder of its store, from the output too, and the command that makes it."""
-    output, stores = work.job.config.output, dict[str, Any]()
+    These have of each entry the folder of its store, from the output too, and the command that
+    makes it.
+    """
+    output, files, stores = work.job.config.output, list[Any](), dict[str, Any]()
     for entry in work.entries:
+        for file in entry.files:
+            facts = {name: getattr(file, name) for name in ("bytes", "digest", "documents")}
+            facts |= {"path": f"{entry.key}/{file.name}", "rows": sum(file.rows.values())}
+            files.append(facts)
         store, names = entry.place.root.parent, entry.facts["names"]
         sources = ["-c", f"{output}/build.yaml"] if work.job.sources else names[:3]
         more = "" if work.job.sources else ", with the options that it had"
@@ -30,4 +27,4 @@ def stores_of(work: Work) -> dict[str, Any]:
             "relative": os.path.relpath(store, output),
             "again": shlex.join(["packprep", "tokenize", *sources, "-o", str(store)]) + more,
         }
-    return stores
+    return {"files": files}, stores

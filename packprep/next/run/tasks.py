@@ -41,6 +41,7 @@ class Work:
         self.job = job
         self.render = job.renderer and job.renderer.documents
         self.cluster: Any = None  # a `Cluster` that does the tasks, unless they are done here
+        self.left: dict[int | None, int] = {}  # rows that may still be read, where `limits` has any
         self.written: dict[str, WindowFile] = {}  # windows that are known to be intact
 
     @cached_property
@@ -170,17 +171,28 @@ def todo(work: Work, kind: str) -> list[Task]:
         names = [window.name for window in work.windows]
         return [Task("pack", n) for n, name in enumerate(names) if name not in work.written]
     entry = read_entry(work.job.entries[0], digests=True)
+    if work.job.limits:
+        work.left = _left(work.job, entry)
     return [Task("tokenize", split) for split in entry.open]
 
 
-def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any:
-    """Do one task, and return its receipts.
+def _left(job: Job, entry: Entry) -> dict[int | None, int]:
+    """The limits of a job without the rows of splits that are done."""
+    left = job.limits
+    for file in entry.files:
+        for number, rows in () if file.split in entry.open else file.rows.items():
+            for key in left.keys() & {None, job.sources[number].entry}:
+                left[key] -= rows
+    return left
 
-    left: rows that may still be read, of all (None) and by entry of the sources; None for all.
-    """
+
+def do(work: Work, task: Task) -> Any:
+    """Do one task, and return its receipts. With limits of rows, tasks are done in order."""
     job = work.job
     if task.kind == "pack":
         return _pack(work, work.windows[task.number])
+    if work.left.get(None) == 0:
+        return []
     return tokenize_split(
         task.number,
         job.splits[task.number],
@@ -189,7 +201,7 @@ def do(work: Work, task: Task, left: dict[int | None, int] | None = None) -> Any
         work.engine[0],
         job.entries[0],
         skips=job.config.on_error == "skip",
-        left=left,
+        left=work.left,
         render=work.render,
         most=1 if job.sample else None,
         synced=bool(job.config.store) or job.config.executor != "local",
@@ -235,8 +247,6 @@ def counted(
         **packs.measured,
     }
     return packs, WindowFile(
-        window=window.number,
-        split=window.split,
         sums={number: each.as_dict() for number, each in sums.items()},
         figures=figures,
         sizes=dict(zip(sizes.tolist(), counts.tolist(), strict=True)),

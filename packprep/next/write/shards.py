@@ -54,8 +54,6 @@ class WindowFile:
     """
 
     made_from: str = ""
-    window: int
-    split: str
     shards: tuple[ShardFile, ...] = ()
     sums: Mapping[int, Mapping[str, Any]]
     figures: Mapping[str, Any]
