@@ -142,11 +142,10 @@ def _check_room(job: Job) -> None:
         return
     tokens = int(sum(map(text_bytes, job.sources)) * _TOKENS_PER_BYTE)
     check_room(job.entries[0].root, tokens * size, "the tokens")
+    positions = 2 if config.max_length <= 2**16 else 4
+    shards = int(tokens * (_OF_SEGMENTS + (0 if config.is_plan else size + positions)))
     if config.output:
-        positions = 2 if config.max_length <= 2**16 else 4
-        stored = 0 if config.store else size
-        shards = int(tokens * (_OF_SEGMENTS + (0 if config.is_plan else size + positions)))
-        check_room(job.work.root, tokens * stored + shards, "the build")
+        check_room(job.work.root, shards + (0 if config.store else tokens * size), "the build")
 
 
 def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _left(job: Job, entry: Entry) -> dict[int | None, int]:
 
 
 def do(work: Work, task: Task) -> Any:
-    """Do one task, and return its receipts. With limits of rows, tasks are done in order."""
+    """Do one task, and return what it has made. With limits of rows, tasks are done in order."""
     job = work.job
     if task.kind == "pack":
         return _pack(work, work.windows[task.number])
@@ -254,11 +254,11 @@ def counted(
 
 
 def _pack(work: Work, window: Window) -> WindowFile:
-    config, ends, place = work.job.config, work.job.tokenizer.end_ids, work.job.work
-    packs, made = counted(planned(work, window), window, config, ends)
-    folder, name = place.drafts / "shards", window.name
-    shards = write_shards(packs, work.layout, folder, name, window.split, config.shard_size)
+    job, name = work.job, window.name
+    packs, made = counted(planned(work, window), window, job.config, job.tokenizer.end_ids)
+    folder, size = job.work.drafts / "shards", job.config.shard_size
+    shards = write_shards(packs, work.layout, folder, name, window.split, size)
     made = replace(made, made_from=work.made_from, shards=tuple(shards))
-    write_window(place, name, made)
+    write_window(job.work, name, made)
     work.written[name] = made
     return made
