@@ -15,7 +15,7 @@ def run(config_file: str | None, quiet: bool, dry_run: bool, **given: Any) -> No
     config = config_of(given, config_file)
     with progress_of(quiet) as progress:
         if dry_run:
-            from ..run import dry_run as sample
+            from . import dry_run as sample
 
             with sample.dry_run(config, progress) as (output, share):
                 print_output(output, share)

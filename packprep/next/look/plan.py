@@ -19,8 +19,7 @@ from ..plan.cut import TooLongError
 from ..plan.types import Window
 from ..plan.window import plan_window, window_seed
 from ..run.build import nothing_left, report_of, tokenize_files
-from ..run.dry_run import share_of_text
-from ..run.job import Job, make_job, of_pairs, packing_of, stored_job
+from ..run.job import Job, make_job, of_pairs, packing_of, share_of_text, stored_job
 from ..run.tasks import Work, counted, planned
 from ..schemas.files import MANIFEST, Files
 from ..schemas.manifest import open_output

@@ -15,9 +15,9 @@ from ..config.grammar import Holdout
 from ..config.options import BuildConfig
 from ..plan.types import Cutting
 from ..plan.window import Packing, Planner
-from ..read.reading import splits
+from ..read.reading import SPLIT_BYTES, splits
 from ..read.sources import content_digests, resolve
-from ..read.types import Ids, Source, Split
+from ..read.types import Ids, Piece, Source, Split
 from ..schemas.files import Files, digest_of, files_at, is_url
 from ..schemas.manifest import open_output
 from ..support.errors import ConfigError, InputError
@@ -83,6 +83,23 @@ class Job:
 def text_bytes(source: Source) -> int:
     """Bytes of a source as plain text: compressed text is mostly four times as long."""
     return source.bytes * (4 if source.compression else 1)
+
+
+def share_of_text(sample: Job, job: Job) -> float:
+    """Share of the text of a job that a sample reads: of a split, at most its first 16 MB."""
+    if job.limits:
+        return 1.0
+    sizes = [sum(_text_of(piece, job) for piece in split) for split in sample.splits]
+    read = sum(min(size, SPLIT_BYTES) for size in sizes)
+    return read / sum(map(text_bytes, job.sources))
+
+
+def _text_of(piece: Piece, job: Job) -> int:
+    """Bytes of text of a piece: 16 MB, if the source has more pieces after it."""
+    whole = text_bytes(job.sources[piece.source])
+    if piece.end >= 0:
+        return SPLIT_BYTES
+    return whole % SPLIT_BYTES if piece.begin else whole
 
 
 def make_job(
