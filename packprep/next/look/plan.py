@@ -238,10 +238,7 @@ def _of_lengths(
             try:
                 packs = plan_window(part.documents, packing, seed)
             except TooLongError as error:
-                raise InputError(
-                    f"{name} has a document of {error.tokens:,} tokens but a pack holds "
-                    f"{config.max_length:,}; choose --overflow split, truncate or drop"
-                ) from None
+                raise InputError(f"{name} has a document of {error}") from None
             made.append(counted(packs, window, config, _NO_ENDS)[1])
         return make_report([name], [], made, config.max_length, config.pack_order.ranks, {})
 

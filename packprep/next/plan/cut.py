@@ -19,11 +19,12 @@ from .types import Cutting, Dropped, Lost, Segments
 
 
 class TooLongError(InputError):
-    """A document longer than a pack with overflow error; the caller adds file and row."""
+    """A document longer than a pack with overflow error; the caller says before it which."""
 
-    def __init__(self, document: int, tokens: int) -> None:
-        super().__init__(f"document {document} has {tokens:,} tokens")
-        self.document, self.tokens = document, tokens
+    def __init__(self, document: int, tokens: int, most: int) -> None:
+        cure = "choose --overflow split, truncate or drop"
+        super().__init__(f"{tokens:,} tokens but a pack holds {most:,}; {cure}")
+        self.document = document
 
 
 def labels_of(documents: Documents) -> Pointers | None:
@@ -56,7 +57,8 @@ def cut(documents: Documents, cutting: Cutting) -> tuple[Segments, Lost]:
     match cutting.overflow:
         case "error" if over.any():
             first = int(np.argmax(over))
-            raise TooLongError(first, int(_total(length, atom)[first]))
+            tokens = int(_total(length, atom)[first])
+            raise TooLongError(first, tokens, cutting.max_length)
         case "drop":
             drop(Dropped.OVERFLOW, over)
         case "truncate":

@@ -152,13 +152,12 @@ def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
     """The report of all windows, without the facts of the run."""
     config = work.job.config
     files = [(file.sources, file.receipt) for file in work.files]
-    ranks = config.pack_order.ranks
     others: dict[int, Sums] = {}
     if work.drawn.left or work.drawn.again:
         again = (part for each in work.drawn.again for part in read_parts(work.files, each))
         others = beside(read_parts(work.files, work.drawn.left), again)
     names = [source.name for source in work.sources]
-    report = make_report(names, files, windows, config.max_length, ranks, others)
+    report = make_report(names, files, windows, config.max_length, config.pack_order.ranks, others)
     if (mix := mix_of(config)) or config.max_tokens or config.after:
         weights = [weight for weight, _ in mix]
         report["mix"] = mix_table(work.drawn.streams, weights, windows)

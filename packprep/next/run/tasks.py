@@ -218,10 +218,7 @@ def planned(work: Work, window: Window) -> Packs:
     except TooLongError as error:
         source = work.sources[documents.source[error.document]]
         row = documents.id[error.document] - source.first_row
-        raise InputError(
-            f"{source.name} row {row} has {error.tokens:,} tokens but a pack holds "
-            f"{work.job.config.max_length:,}; choose --overflow split, truncate or drop"
-        ) from None
+        raise InputError(f"{source.name} row {row} has {error}") from None
 
 
 def counted(

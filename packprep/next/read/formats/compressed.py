@@ -17,20 +17,20 @@ class Plain(io.RawIOBase):
     """The plain bytes of a compressed source."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.file = Path(source.paths[0]).open("rb")  # noqa: SIM115 - closed with this
-        self.blocks = self._decompressed(_BLOCKS[source.compression])
-        self.rest = memoryview(b"")
+        self.source, self.place, self.rest = source, 0, memoryview(b"")
+        self.blocks = self._decompressed()
 
-    def _decompressed(self, size: int) -> Iterator[bytes]:
+    def _decompressed(self) -> Iterator[bytes]:
         frame: Any = None
-        while packed := self.file.read(size):
-            while packed:
-                frame = frame or self._frame()
-                yield frame.decompress(packed)
-                packed = frame.unused_data
-                if frame.eof:
-                    frame, packed = None, packed.lstrip(b"\0")  # gzip may be padded
+        with Path(self.source.paths[0]).open("rb") as file:
+            while packed := file.read(_BLOCKS[self.source.compression]):
+                self.place += len(packed)
+                while packed:
+                    frame = frame or self._frame()
+                    yield frame.decompress(packed)
+                    packed = frame.unused_data
+                    if frame.eof:
+                        frame, packed = None, packed.lstrip(b"\0")  # gzip may be padded
         if frame is not None:
             raise EOFError("the compressed data ends early")
 
@@ -52,12 +52,8 @@ class Plain(io.RawIOBase):
             cure = "fetch the file again"
             if "too much memory" in str(error):  # for its window
                 cure = "give more max_memory, or unpack it: zstd -d --long=31"
-            at = f"{self.source.name} does not decompress by byte {self.file.tell():,}"
+            at = f"{self.source.name} does not decompress by byte {self.place:,}"
             raise InputError(f"{at}: {error}; {cure}") from None
         count = min(len(buffer), len(self.rest))
         buffer[:count], self.rest = self.rest[:count], self.rest[count:]
         return count
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()

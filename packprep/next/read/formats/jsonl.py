@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,11 @@ def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
     if (table := _parsed(block, columns)) is None:
         return _from_values(_lines(block), columns)
     found = dict(zip(table.column_names, table.columns, strict=True))
-    row = _object(block.lstrip().partition(b"\n")[0], {}) if first else {}
-    return raw_of(found, len(table), columns, [*row] if isinstance(row, dict) else [], {})
+    names: list[str] = []
+    if first:
+        with suppress(ValueError, RecursionError):  # the compiled parser takes more than `json`
+            names = [*json.loads(block.lstrip().partition(b"\n")[0].decode())]
+    return raw_of(found, len(table), columns, names, {})
 
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
