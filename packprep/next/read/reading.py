@@ -61,24 +61,27 @@ def read(
     all (None) and by entry; reduced as rows are read. render: of chats and pieces. Raises
     InputError with file and row.
     """
-    left = {} if left is None else left
     for piece in split:
-        source = sources[piece.source]
-        keys = [key for key in (None, source.entry) if key in left]
-        before = 0  # rows of this piece that were read
+        source, before = sources[piece.source], 0  # rows of this piece that were read
         rows = _rows(source, piece.begin, piece.end)
-        while all(left[key] for key in keys) and (raw := next(rows, None)) is not None:
-            most = min([len(raw.table), *(left[key] for key in keys)])
-            bad = {row: problem for row, problem in raw.problems.items() if row < most}
-            raw = raw._replace(table=raw.table.slice(0, most), problems=bad)
-            left.update({key: left[key] - most for key in keys})
+        for raw in _limited(rows, source.entry, left) if left else rows:
             batch = documents_of(raw, source, render)
             if batch.problems and not skips:
                 first = min(batch.problems)
                 raise _bad_row(source, piece, before + first, batch.problems[first])
             yield batch
-            before += most
+            before += batch.rows
         check_unchanged(source)
+
+
+def _limited(rows: Iterator[Raw], entry: int, left: dict[int | None, int]) -> Iterator[Raw]:
+    """The rows of an entry that may still be read. left: see `read`."""
+    keys = [key for key in (None, entry) if key in left]
+    while all(left[key] for key in keys) and (raw := next(rows, None)) is not None:
+        most = min([len(raw.table), *(left[key] for key in keys)])
+        left.update({key: left[key] - most for key in keys})
+        bad = {row: problem for row, problem in raw.problems.items() if row < most}
+        yield raw._replace(table=raw.table.slice(0, most), problems=bad)
 
 
 def _rows(source: Source, begin: int, end: int) -> Iterator[Raw]:
@@ -114,10 +117,8 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     read.
     """
     carried = [Carried.parse(each) for each in config.carry]
-    asked = {each.name: ANY for each in carried}
-    columns = columns_of(source) | asked
-    raws = format_of(source.format).read(source.ready(), 0, -1, columns)
-    first = next((raw for raw in raws if len(raw.table)), None)
+    source = replace(source, carried={each.name: ANY for each in carried})
+    first = next((raw for raw in _rows(source, 0, -1) if len(raw.table)), None)
     if first is None:
         return {}
     table, names = first.table, first.names
@@ -125,7 +126,7 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
         from .other_rows import known_rows
 
         source = replace(source, rows=known_rows(source.rows, names, table, source.name))
-    columns = columns_of(source) | asked
+    columns = columns_of(source)
     is_damaged = any(problem.reason != "null" for problem in first.problems.values())
     for name, kind in columns.items():
         if names.count(name) > 1:
