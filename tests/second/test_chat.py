@@ -473,7 +473,7 @@ def test_one_conversation_may_be_written_in_many_ways(row: Any, names: tuple[str
         ({"messages": [{"role": "user"}]}, "no_content: message 0 (user) has no content"),
         ({"messages": [{**HI, "content": 3}]}, "no_content: message 0 (user) has a number as"),
         ({"messages": [{**HI, "role": "<s>"}]}, "bad_role: message 0 has the role '<s>', expected"),
-        ({"messages": [{**HELLO, "weight": 0.5}]}, "bad_train: message 0 has 0.5 as weight"),
+        ({"messages": [{**HELLO, "weight": 0.5}]}, "bad_train: message 0 (assistant) has 0.5 as"),
         ({"messages": [{**HI, "train": True}]}, "bad_train: message 0 (user) has True as train"),
         ({"messages": "[{"}, "bad_json: 'messages' is text but not JSON"),
         ({"messages": '[{"role": "user", "content": "a", "content": "b"}]'}, "'content' twice"),
@@ -485,7 +485,7 @@ def test_one_conversation_may_be_written_in_many_ways(row: Any, names: tuple[str
         ({"messages": [{**HI, "content": "<image>"}], "images": ["x"]}, "'images' holds"),
         ({"messages": [{**HI, "train_detail": "x"}]}, "spans of characters"),
         ({"messages": [{**HI, "role": "system"}], "system": "b"}, "different texts"),
-        ({"instruction": "a", "output": "b", "history": "[[1]]"}, "turn 0 of 'history' is [1]"),
+        ({"instruction": "a", "output": "b", "history": "[[1]]"}, "'history' is [[1]], expected"),
     ],
 )
 def test_a_row_that_is_no_conversation_or_would_train_something_wrong_is_refused(

@@ -17,6 +17,7 @@ trained. A prompt is never trained, nor are answers in a prompt that is messages
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -50,15 +51,8 @@ BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
 SWITCHES = ("train", "weight", "loss", "loss_mask", "trainable", "training")
 """Keys of a message that say whether it is trained."""
 _SPANS = ("train_detail", "training_detail")
-_SHAREGPT = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "model": "assistant",
-    "observation": "tool",
-}
+_SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model"), "assistant")
+_SHAREGPT |= {"human": "user", "observation": "tool"}
 # Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
 _PICTURE = re.compile(
     r"<\|?(?:start_of_)?(?:image|img|vision|video|audio)[^<>\s]{0,20}>|\[IMG\]", re.IGNORECASE
@@ -164,7 +158,7 @@ def _asked(row: Row, name: str) -> list[Message]:
     value = row[name]
     if name != "instruction":
         return _side(value, name, "user")
-    messages = _history(_parsed(row, "history"))
+    messages = _history(_parsed(row, "history") or [])
     if text := _text(row, "input"):
         expect(str, value, "no_content", "'instruction'", "text, as it has an 'input'")
         value = f"{value}\n{text}"
@@ -181,15 +175,12 @@ def _side(value: Any, name: str, role: str) -> list[Message]:
 
 def _history(turns: Any) -> list[Message]:
     """Earlier turns of a row with an instruction: [question, answer], which is not trained."""
-    expect(list, turns or [], "not_messages", "'history'", "a list of [question, answer]")
-    messages: list[Message] = []
-    for number, turn in enumerate(turns or []):
-        if not isinstance(turn, list) or [*map(type, turn)] != [str, str]:
-            found = f"turn {number} of 'history' is {brief(turn)}"
-            raise BadRowError("not_messages", f"{found}, expected two texts, [question, answer]")
-        messages += [{"role": "user", "content": turn[0]}]
-        messages += [{"role": "assistant", "content": turn[1]}]
-    return messages
+    expected = "a list of [question, answer]"
+    expect(list, turns, "not_messages", "'history'", expected)
+    if any(not isinstance(turn, list) or [*map(type, turn)] != [str, str] for turn in turns):
+        raise BadRowError("not_messages", f"'history' is {brief(turns)}, expected {expected}")
+    both = zip(["user", "assistant"] * len(turns), chain(*turns), strict=True)
+    return [{"role": role, "content": text} for role, text in both]
 
 
 def _text(row: Row, name: str) -> str:
@@ -205,11 +196,8 @@ def _system(row: Row, first: Message) -> Message | None:
     if not text or (first["role"] == "system" and first.get("content") == text):
         return None
     if first["role"] in ("system", "developer"):
-        raise BadRowError(
-            "not_messages",
-            f"message 0 ({first['role']}) and the column 'system' have different texts, expected "
-            "one of them",
-        )
+        found = f"message 0 ({first['role']}) and the column 'system' have different texts"
+        raise BadRowError("not_messages", f"{found}, expected one of them")
     return {"role": "system", "content": text}
 
 
@@ -217,49 +205,34 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
     """Raise BadRowError for what would train something wrong."""
     for name in _BAD:
         if row.get(name) in (0, "0", "false", "False"):
-            raise BadRowError(
-                "bad_train",
-                f"{name!r} is {brief(row[name])}, so the answer is a bad one and would be trained "
-                "as a good one; keep only rows of good answers",
-            )
+            found = f"{name!r} is {brief(row[name])}, so the answer is a bad one"
+            raise BadRowError("bad_train", f"{found}; keep only rows of good answers")
     if row.get("loss_mask"):
-        raise BadRowError(
-            "bad_train",
-            "the row has 'loss_mask', and what it counts is not known; write \"train\": false "
-            "into messages that are not trained, and remove the column",
-        )
+        found = "the row has 'loss_mask', and what it counts is not known"
+        advice = 'write "train": false into messages that are not trained, and remove the column'
+        raise BadRowError("bad_train", f"{found}; {advice}")
     picture = next((name for name in PICTURES if row.get(name)), None)
     for number, message in enumerate(messages):
         if picture and (place := _PICTURE.search(str(message.get("content", "")))):
-            raise BadRowError(
-                "no_content",
-                f"message {number} has {place[0]!r} for what {picture!r} holds: images, sound and "
-                "videos have no tokens here",
-            )
+            found = f"message {number} has {place[0]!r} for what {picture!r} holds"
+            what = "images, sound and videos have no tokens here"
+            raise BadRowError("no_content", f"{found}: {what}")
         if key := next((key for key in _SPANS if message.get(key)), None):
-            raise BadRowError(
-                "bad_train",
-                f"message {number} has {key!r}: spans of characters are not read; write pieces "
-                "(--pieces), or remove the key",
-            )
+            found = f"message {number} has {key!r}: spans of characters are not read"
+            raise BadRowError("bad_train", f"{found}; write pieces (--pieces), or remove the key")
 
 
 def _trains(message: Message, number: int) -> bool:
     """Remove the message's own switches; False if one is off."""
-    trains = True
-    for key in SWITCHES:
-        if len(message) < 3 or (value := message.pop(key, None)) is None:
-            continue
+    trains, role = True, message["role"]
+    for key in [key for key in SWITCHES if key in message]:
+        value = message.pop(key)
+        found = f"message {number} ({role}) has {brief(value)} as {key}"
         if value not in (0, 1):
-            expected = "0 or 1" if key in ("weight", "loss_mask") else "true or false"
-            found = f"message {number} has {brief(value)} as {key}"
-            raise BadRowError("bad_train", f"{found}, expected {expected}")
-        if value and message["role"] not in ASSISTANT_ROLES:
-            raise BadRowError(
-                "bad_train",
-                f"message {number} ({message['role']}) has {brief(value)} as {key}, but only "
-                "messages of the assistant are trained",
-            )
+            raise BadRowError("bad_train", f"{found}, expected true or false, or 1 or 0")
+        if value and role not in ASSISTANT_ROLES:
+            expected = "but only messages of the assistant are trained"
+            raise BadRowError("bad_train", f"{found}, {expected}")
         trains = trains and bool(value)
     return trains
 
@@ -275,7 +248,7 @@ def _messages(value: Any, column: str) -> list[Message]:
 def _message(value: Any, number: int) -> Message:
     """A message with the keys that templates expect: no nulls, no names of ShareGPT."""
     place = f"message {number}"
-    value = parsed_json(value, place) if _is_object_text(value) else value
+    value = _object(value, place)
     expect(dict, value, "not_messages", place, "an object with role and content")
     message = {key: item for key, item in value.items() if item is not None}
     if "from" in message and "role" not in message:
@@ -289,9 +262,10 @@ def _message(value: Any, number: int) -> Message:
         raise BadRowError("no_role", f"{place} has no role; it has {has}")
     role = message["role"]
     if not isinstance(role, str) or role not in ROLES:
-        expected = ", ".join(sorted(ROLES))
-        found = f"{place} has the role {brief(role)}"
-        raise BadRowError("bad_role", f"{found}, expected one of {expected}")
+        known = ", ".join(sorted(ROLES))
+        raise BadRowError(
+            "bad_role", f"{place} has the role {brief(role)}, expected one of {known}"
+        )
     if "tool_calls" in message:
         where = f"'tool_calls' of {place}"
         calls = parsed_json(message["tool_calls"], where) or []
@@ -304,7 +278,7 @@ def _message(value: Any, number: int) -> Message:
         call = "function_call" in message
         instead = ", and 'function_call' is not read: write 'tool_calls'" if call else ""
         raise BadRowError("no_content", f"{place} ({role}) has no content{instead}")
-    if content is not None and not isinstance(content, str | dict):
+    if not isinstance(content, str | dict | None):
         found = f"{place} ({role}) has {json_kind(content)} as content"
         raise BadRowError("no_content", f"{found}, expected text")
     thought = next((message[key] for key in THOUGHT_KEYS if key in message), None)
@@ -322,20 +296,18 @@ def _joined_parts(parts: list[Any], place: str) -> str:
     texts = []
     for number, part in enumerate(parts):
         where = f"part {number} of {place}"
-        part = parsed_json(part, where) if _is_object_text(part) else part
+        part = _object(part, where)
         text = part.get("text") if isinstance(part, dict) else part
         kind = part.get("type") or "text" if isinstance(part, dict) else "text"
         if kind != "text" or not isinstance(text, str):
-            found = f"of type {brief(kind)}" if kind != "text" else f"{json_kind(text)}"
-            raise BadRowError(
-                "no_content",
-                f"{where} is {found}, expected text: images, sound and other parts have no tokens "
-                "here",
-            )
+            found = f"of type {brief(kind)}" if kind != "text" else json_kind(text)
+            what = "images, sound and other parts have no tokens here"
+            raise BadRowError("no_content", f"{where} is {found}, expected text: {what}")
         texts.append(text)
     return "".join(texts)
 
 
-def _is_object_text(value: Any) -> bool:
-    """True for text that can only be meant as a JSON object: a message is never plain text."""
-    return isinstance(value, str) and value.lstrip()[:1] == "{"
+def _object(value: Any, place: str) -> Any:
+    """A message or a part: text that can only be meant as a JSON object is that object."""
+    is_json = isinstance(value, str) and value.lstrip()[:1] == "{"
+    return parsed_json(value, place) if is_json else value
