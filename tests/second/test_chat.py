@@ -127,7 +127,7 @@ def test_every_name_of_a_thought_is_taken_away_where_a_turn_is_found_without_it(
     expected = ["hello<|im_end|>", "ciao<|im_end|>"]
     assert trained(find(source, messages)) == expected
     with_thought: Any = [*messages[:3], {**messages[3], **dict.fromkeys(THOUGHT_KEYS, "hm")}]
-    with refused(RenderError, "does not begin with the template's generation prompt"):
+    with refused(RenderError, "does not write the end of its generation prompt there"):
         find(source, with_thought)
 
 

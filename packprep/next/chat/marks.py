@@ -142,10 +142,10 @@ class Marked:
             sizes.append(len(rest) if is_there else None)
         return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked
 
-    def owners(self, first: int, last: int | None = None) -> set[int]:
-        """Messages of the texts whose marks are `first` to before `last` of the rendering."""
-        numbers = (number for _, number in self.rendering.marks[first:last])
-        return {self.texts[number].message for number in numbers if number >= 0}
+    @cached_property
+    def owners(self) -> list[int]:
+        """For each mark of the rendering, the number of its message; -1 for the beginning."""
+        return [self.texts[of].message if of >= 0 else -1 for _, of in self.rendering.marks]
 
     @cached_property
     def _rests(self) -> list[str]:

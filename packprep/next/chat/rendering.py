@@ -156,8 +156,6 @@ class Finder:
         if any("tool_calls" in message for message in conversation.messages):
             return None
         blank, texts = with_texts(conversation, as_mark)
-        if any(map(self.tokens.is_risky, strings(blank))):
-            return None
         beside = [*blank.untrained], blank.is_turn, blank.prompt, dict(blank.variables)
         shape = json.dumps([blank.messages, blank.tools, beside], default=repr)
         try:
@@ -187,7 +185,9 @@ class Finder:
         return Document([Piece(text, None, trained, specials)], gone, at_text)
 
     def _make_form(self, blank: Conversation, texts: Sequence[MessageText]) -> Form | None:
-        """The form of a conversation; None if it cannot be rendered or its turns not be found."""
+        """The form of a conversation; None if it is risky, fails, or its turns are not found."""
+        if any(map(self.tokens.is_risky, strings(blank))):
+            return None
         empty = [text._replace(text="") for text in texts]
         try:
             marked = Marked(blank, empty, self.template.render(blank, marked=True))

@@ -35,11 +35,10 @@ class Turn:
     at_text: bool = False
 
 
-def end_in(rendering: Unmarked, beginning: Unmarked, bound: str) -> Place:
-    """Place in `rendering` where `beginning` ends.
+def end_in(rendering: Unmarked, beginning: Unmarked) -> Place | None:
+    """Place in `rendering` where `beginning` ends; None unless there is exactly one.
 
     A text may be trimmed in one of the two only: then what follows the end of the text is compared.
-    bound: the place in words, for the RenderError raised unless there is exactly one such place.
     """
     for whole, part in (
         (rendering, beginning),
@@ -53,10 +52,7 @@ def end_in(rendering: Unmarked, beginning: Unmarked, bound: str) -> Place:
         ]
         if len(places) == 1:
             return places[0]
-    raise RenderError(
-        f"cannot find {bound}: the template renders the first messages differently without the "
-        f"later ones; {ADVICE}"
-    )
+    return None
 
 
 def _tail_and_spots(
@@ -149,14 +145,11 @@ class EndFinder:
         return spans[-1][1] if spans else 0
 
     def _common(self, last: str, followed: str) -> str:
-        """The beginning that both have, without a part of a special token or of a word."""
+        """The beginning that both have, without a part of a special token."""
         size = len(commonprefix([last, followed]))  # noqa: RUF071 of characters, not of paths
         for text in (last, followed):
             for start, stop in self._specials.closing_spans(text):
                 size = start if start < size < stop else size
-        if any(text[size : size + 1].isalnum() for text in (last, followed)):
-            while size and last[size - 1].isalnum():
-                size -= 1
         return last[:size]
 
     def _without_header(self, common: str, followed: str, opening: str) -> str:
@@ -213,7 +206,7 @@ def without(turns: list[Turn], marked: Marked, size: int, least: int) -> list[Tu
     off = {number for number in marked.conversation.untrained if number >= size}
     untrained, kept, excluded = off | {*range(size)}, [], set[int]()
     for turn in turns:
-        inside = marked.owners(turn.first[0], turn.last[0])
+        inside = {*marked.owners[turn.first[0] : turn.last[0]]}
         excluded |= inside & untrained
         if not inside & untrained:
             kept += [turn] if turn.first[0] >= least else []

@@ -16,9 +16,9 @@ Comparing prefixes alone would be wrong: Qwen3's template drops earlier reasonin
 moves the system message.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from os.path import commonprefix
 
 from .marks import Marked, Unmarked, numbered, unmark, with_texts
@@ -61,10 +61,8 @@ class TurnLocator:
 
         Raises RenderError where a turn has no clear bounds.
         """
-        conversation = marked.conversation
-        roles = [message["role"] for message in conversation.messages]
-        trained, _ = trained_messages(roles, self.train_on)
-        trained = [index for index in trained if index not in conversation.untrained]
+        conversation, owners = marked.conversation, marked.owners
+        trained = {*self._trained(conversation)} - {*conversation.untrained}
         if conversation.is_turn:
             return self._last_turn(marked)
         if not trained:
@@ -72,13 +70,13 @@ class TurnLocator:
         if self.template.has_generation_blocks(conversation):
             return self._generated(marked)
         turns: list[Turn] = []
-        for index in trained:
+        for index in sorted(trained):
             first = self._beginning(marked, index)
             turn = Turn(first, self._end(marked, index, first))
             before, last = first[0], turn.last[0]
             if (
-                marked.owners(before, last) - {index}
-                or index in marked.owners(0, before) | marked.owners(last)
+                {*owners[before:last]} - {index}
+                or index in owners[:before] + owners[last:]
                 or (turns and turns[-1].last[1] > first[1])
             ):
                 raise RenderError(
@@ -116,11 +114,7 @@ class TurnLocator:
         Its {% generation %} blocks, where it has some.
         """
         rendering, index = marked.rendering, len(marked.conversation.messages) - 1
-        earlier = [
-            number
-            for number, (_, text) in enumerate(rendering.marks)
-            if text >= 0 and marked.texts[text].message < index
-        ]
+        earlier = [mark for mark, owner in enumerate(marked.owners) if 0 <= owner < index]
         if self.template.has_generation_blocks(marked.conversation):
             behind = 1 + max(earlier, default=0)
             same = self._same_beginning(marked)
@@ -136,7 +130,7 @@ class TurnLocator:
                 first = self._beginning(marked, index)
             except RenderError:
                 first = _first_text(marked, index)
-        if first is None or any(number >= first[0] for number in earlier):
+        if first is None or any(mark >= first[0] for mark in earlier):
             raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
         last = self._end(marked, index, first)
         return [Turn(first, last, at_text)] if first < last else []
@@ -188,17 +182,13 @@ class TurnLocator:
 
         The blocks of earlier turns end before it, unless the template writes earlier turns again.
         """
-        try:
+        whole = marked.rendering
+        with suppress(RenderError):
             earlier = unmark(self._render(marked.conversation.until(-1)))
-        except RenderError:
-            return 0, 0
-        rendering = marked.rendering
-        characters = len(commonprefix([rendering.text, earlier.text]))  # noqa: RUF071
-        marks = sum(
-            one == other and one[0] <= characters
-            for one, other in zip(rendering.marks, earlier.marks, strict=False)
-        )
-        return marks, characters
+            # Of marks and of characters, not of paths.
+            marks = commonprefix([whole.marks, earlier.marks])  # noqa: RUF071
+            return len(marks), len(commonprefix([whole.text, earlier.text]))  # noqa: RUF071
+        return 0, 0
 
     def _behind_prompt(self, marked: Marked, index: int) -> Place | None:
         """The end of the generation prompt of message `index`; None if another text is there.
@@ -221,124 +211,70 @@ class TurnLocator:
 
     def _beginning(self, marked: Marked, index: int) -> Place:
         """Beginning of a turn: after all earlier messages and the generation prompt."""
-        bound = f"where message {index} begins"
         rendering, earlier = marked.rendering, marked.conversation.until(index)
+        message, advice = marked.conversation.messages[index], ADVICE
         try:
-            prompted = self._render(earlier, prompt=True)
+            prompted = marked.read(self._render(earlier, prompt=True))
         except RenderError as error:
-            if index > 0:
-                raise RenderError(f"cannot find {bound}: {error}; {ADVICE}") from None
-            return self._first_beginning(marked, bound)
-        try:
-            return end_in(rendering, marked.read(prompted), bound)
-        except RenderError as error:
+            place, why = None if index else self._first_beginning(marked), str(error)
+        else:
+            place, tail = end_in(rendering, prompted), prompted.pieces[-1][-_SHOWN:]
             written = [marked.texts[number] for _, number in rendering.marks if number >= 0]
             thinks = any((text.message, text.field) == (index, "reasoning") for text in written)
-            if not thinks and (opening := self._opening(marked.conversation, index)) is not None:
-                return end_in(rendering, marked.read(self._render(earlier) + opening), bound)
-            raise (self._other_opening(marked, index, prompted) or error) from None
+            if place is None and not thinks and (opening := self._opening(marked, index)):
+                place = end_in(rendering, marked.read(self._render(earlier) + opening))
+            why = f"the template does not write the end of its generation prompt there, {tail!r}"
+            if "reasoning_content" in message or "</think>" in str(message.get("content")):
+                advice = (
+                    f"remove the reasoning from the row, set enable_thinking to true, or {ADVICE}"
+                )
+        if place is None:
+            raise RenderError(f"cannot find where message {index} begins: {why}; {advice}")
+        return place
 
-    def _opening(self, marked: Conversation, index: int) -> str | None:
+    def _opening(self, marked: Marked, index: int) -> str | None:
         """The part of the generation prompt that begins message `index` in the conversation.
 
         None unless the template's own text there is exactly that. With enable_thinking false,
         Qwen3's prompt ends with an empty thought, which only the last turn has: the others open
         with "<|im_start|>assistant" alone.
         """
-        bare = [without_keys(message, THOUGHT_KEYS) for message in marked.messages]
-        blank, texts = with_texts(
-            replace(marked, messages=bare), lambda number, _: numbered(number)
-        )
+        bare = [without_keys(message, THOUGHT_KEYS) for message in marked.conversation.messages]
+        conversation = replace(marked.conversation, messages=bare)
+        blank, texts = with_texts(conversation, lambda number, _: numbered(number))
         earlier = blank.until(index)
-        try:
-            complete, without, prompted = (
-                self._render(blank),
-                self._render(earlier),
-                self._render(earlier, prompt=True),
-            )
-        except RenderError:
-            return None
-        if not prompted.startswith(without):
-            return None
-        prompt, end, history = prompted.removeprefix(without), unmark(without), unmark(complete)
-        start, last = end.marks[-1]
-        for (position, number), (stop, following) in zip(
-            history.marks, history.ends(), strict=True
-        ):
-            if number == last and following >= 0 and texts[following].message == index:
-                literal, closing = history.text[position:stop], end.text[start:]
-                opening = literal.removeprefix(closing)
-                if (
-                    literal.startswith(closing)
-                    and opening
-                    and opening != prompt
-                    and prompt.startswith(opening)
-                ):
-                    return opening
+        with suppress(RenderError):
+            whole, end = unmark(self._render(blank)), unmark(self._render(earlier))
+            prompt, closing = unmark(self._render(earlier, True)).pieces[-1], end.pieces[-1]
+            pairs = pairwise(number for _, number in whole.marks)
+            for (before, number), literal in zip(pairs, whole.pieces, strict=False):
+                is_there = before == end.marks[-1][1] and texts[number].message == index
+                is_part = literal.startswith(closing) and prompt.startswith(literal)
+                if is_there and is_part and closing != literal != prompt:
+                    return literal.removeprefix(closing)
         return None
 
-    def _other_opening(self, marked: Marked, index: int, prompted: str) -> RenderError | None:
-        """The error for a message that does not begin as the generation prompt ends.
-
-        None if the end of the earlier messages cannot be found either.
-        """
-        without = self._render(marked.conversation.until(index))
-        prompt = unmark(prompted).text.removeprefix(unmark(without).text)
-        try:
-            _, start = end_in(marked.rendering, marked.read(without), "")
-        except RenderError:
-            return None
-        opening = marked.rendering.text[start : start + len(prompt)]
-        if not prompt or opening == prompt:
-            return None
-        message = marked.conversation.messages[index]
-        advice = ADVICE
-        if "reasoning_content" in message or "</think>" in str(message.get("content")):
-            advice = (
-                "remove the reasoning from the row, or set enable_thinking to true, or " + ADVICE
-            )
-        return RenderError(
-            f"message {index} does not begin with the template's generation prompt: the prompt is "
-            f"{prompt[-_SHOWN:]!r}, the template renders {opening[-_SHOWN:]!r} there; {advice}"
-        )
-
-    def _first_beginning(self, marked: Marked, bound: str) -> Place:
+    def _first_beginning(self, marked: Marked) -> Place | None:
         """Beginning of message 0, for a template that cannot render zero messages.
 
         It is after the generation prompt, which must occur before the message's own text.
         """
-        first, rendering = marked.conversation.until(1), marked.rendering
-        without, prompted = self._render(first), self._render(first, prompt=True)
-        prompt = prompted.removeprefix(without)
-        start = rendering.text.find(prompt)
-        stop = next((position for position, number in rendering.marks if number >= 0), 0)
-        if (
-            not prompt
-            or not prompted.startswith(without)
-            or start < 0
-            or start + len(prompt) > stop
-        ):
-            raise RenderError(
-                f"cannot find {bound}: the template renders nothing before the first message; "
-                f"{ADVICE}"
-            )
-        return 1, start + len(prompt)
+        first = marked.conversation.until(1)
+        prompt = self._render(first, prompt=True).removeprefix(self._render(first))
+        start = marked.rendering.pieces[0].find(prompt)
+        return (1, start + len(prompt)) if prompt and start >= 0 else None
 
     def _generated(self, marked: Marked) -> list[Turn]:
         """Spans of the trained {% generation %} blocks."""
         size, least = self._excluded(marked.conversation), 0
         if size:
-            marks_of_last = [
-                number
-                for number, (_, text) in enumerate(marked.rendering.marks)
-                if text >= 0 and marked.texts[text].message == size - 1
-            ]
-            if not marks_of_last:
+            before = [mark for mark, owner in enumerate(marked.owners) if owner == size - 1]
+            if not before:
                 raise RenderError(
                     "cannot find where the trained messages begin: the template leaves out message "
                     f"{size - 1}; choose --train-on all, or another template (--chat-template)"
                 )
-            least = marks_of_last[-1] + 1
+            least = before[-1] + 1
         return without(generated_blocks(marked.rendering), marked, size, least)
 
     def _excluded(self, conversation: Conversation) -> int:
@@ -346,11 +282,22 @@ class TurnLocator:
 
         They are those before the last turn, if only that is trained, and a prompt with answers.
         """
-        size = 0
-        if self.train_on == "last-turn":
-            roles = [message["role"] for message in conversation.messages]
-            size = trained_messages(roles, self.train_on)[1] + 1
-        return max(size, conversation.prompt)
+        is_last = self.train_on == "last-turn"
+        return max([*self._trained(conversation)[:is_last], conversation.prompt])
+
+    def _trained(self, conversation: Conversation) -> list[int]:
+        """Numbers of the messages that the option trains.
+
+        The last turn is everything that the assistant says after the last message that is neither
+        its own nor a tool's.
+        """
+        roles = [message["role"] for message in conversation.messages]
+        trained = [index for index, role in enumerate(roles) if role in ASSISTANT_ROLES]
+        if self.train_on == "last-turn" and trained:
+            answers = ASSISTANT_ROLES | TOOL_ROLES
+            asked = [index for index in range(trained[-1]) if roles[index] not in answers]
+            trained = [index for index in trained if index > max(asked, default=-1)]
+        return [] if self.train_on == "all" else trained
 
 
 def unknown_block(asks: str) -> RenderError:
@@ -360,27 +307,6 @@ def unknown_block(asks: str) -> RenderError:
         f"each of its {{% generation %}} blocks is of, which {asks} needs; leave that out, or give "
         "another template by --chat-template"
     )
-
-
-def trained_messages(roles: Sequence[str], train_on: TrainOn) -> tuple[list[int], int]:
-    """Numbers of the trained messages, and number of the message before the first of them.
-
-    The second is -1 where they begin the conversation. The last turn is everything that the
-    assistant says after the last message that is neither its own nor a tool's.
-
-    Example: ["user", "assistant", "user", "assistant", "tool", "assistant"], "last-turn" ->
-    [3, 5], 2
-    """
-    assistants = [index for index, role in enumerate(roles) if role in ASSISTANT_ROLES]
-    if not assistants or train_on == "all":
-        return [], -1
-    if train_on == "assistant":
-        return assistants, assistants[0] - 1
-    answered = [
-        index for index in range(assistants[-1]) if roles[index] not in ASSISTANT_ROLES | TOOL_ROLES
-    ]
-    after = answered[-1] if answered else -1
-    return [index for index in assistants if index > after], after
 
 
 def _first_text(marked: Marked, index: int) -> Place | None:

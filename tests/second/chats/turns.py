@@ -144,18 +144,13 @@ COUNTS = "{% for m in messages %}{{ m.content | upper }}</s>{{ messages | length
 LENGTHS = "{{ messages | map(attribute='content') | map('length') | join }}</s>"
 ONCE = "{% filter list | unique | join %}" + BLOCKS + "{% endfilter %}"
 OTHER_SIGNS = CHATML.replace("<|im_start|>{{ m.role }}\n", "<|im_start|>{{ m.role }}: ")
-PROMPT = r"message 1 does not begin with the template's generation prompt"
 REFUSED = [
     (REVERSED, TWO, ["message 1"]),
     (COUNTS, TWO, ["where message 1 begins"]),
     (LENGTHS, TWO, ["cannot find the trained text"]),
     (ONCE, TWO, ["cannot find the trained text: the template changes"]),
-    (OTHER_SIGNS, TWO, ["message 1", "'<|im_start|>assistant:' there", "--chat-template"]),
-    (
-        EMPTY_THOUGHT,
-        THOUGHTFUL,
-        [PROMPT, r"\n<t></t>'", r"\n<t>hm</' there", "remove the reasoning from the row"],
-    ),
+    (OTHER_SIGNS, TWO, ["message 1", r"<|im_start|>assistant\n'", "--chat-template"]),
+    (EMPTY_THOUGHT, THOUGHTFUL, ["message 1", r"\n<t></t>'", "remove the reasoning from the row"]),
 ]
 NAMED = (
     "{% for t in tools %}{% for key in t %}<{{ key }}><|{{ key }}{{ key }}{% endfor %}{% "
