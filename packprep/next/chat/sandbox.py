@@ -42,17 +42,11 @@ _CHEAP_FILTERS |= {"selectattr", "sort", "unique"}
 """Filters that only take items from a value."""
 
 
-class _Rendering(threading.local):
-    """The rendering that a thread makes: its steps so far, and its mark."""
-
-    steps = 0
-    mark = ""
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of one template. Several threads may render in it at once.
+    """The environment of one template, in which threads render one after another.
 
     mark: put around the text of {% generation %} blocks, in renderings that ask for it.
+    current_mark: of the rendering that is made; empty if it has none.
     """
 
     intercepted_binops = frozenset({"*", "**", "%"})
@@ -64,8 +58,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             extensions=[_Generation, loopcontrols],
             finalize=_shown,
         )
-        self._local = _Rendering()
-        self._mark = mark
+        self._lock, self._steps = threading.Lock(), 0
+        self._mark, self.current_mark = mark, ""
         self.generates = False  # True once a template with {% generation %} was parsed
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, each) for name, each in self.filters.items()}
@@ -76,23 +70,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "dict": lambda *args, **named: dict(*args, **named),
         }
 
-    @property
-    def current_mark(self) -> str:
-        """Mark of the rendering that this thread makes; empty if it has none."""
-        return self._local.mark
-
     def render(
         self, template: Template, variables: Mapping[str, object], *, marked: bool = False
     ) -> str:
         """Render the template. Raises TemplateError for any failure."""
-        self._local.steps, self._local.mark = 0, self._mark if marked else ""
         parts, size = [], 0
         try:
-            for part in template.root_render_func(template.new_context(dict(variables))):
-                parts.append(part)
-                size += len(part)
-                if size > MAX_SIZE:
-                    raise LimitError(f"the template writes more than {MAX_SIZE:,} characters")
+            with self._lock:
+                self._steps, self.current_mark = 0, self._mark if marked else ""
+                for part in template.root_render_func(template.new_context(dict(variables))):
+                    parts.append(part)
+                    size += len(part)
+                    if size > MAX_SIZE:
+                        raise LimitError(f"the template writes more than {MAX_SIZE:,} characters")
         except TemplateError:
             raise
         except RecursionError:
@@ -187,8 +177,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return bounded
 
     def _count(self, steps: int) -> None:
-        self._local.steps += steps
-        if self._local.steps > MAX_STEPS:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
             raise LimitError(f"the template takes more than {MAX_STEPS:,} steps")
 
 
