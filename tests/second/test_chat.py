@@ -136,7 +136,7 @@ def test_rows_that_a_template_cannot_train_are_refused() -> None:
         find(CHATML, TWO, (1,), train_on="all")
     with refused(RenderError, "U+FDD1, which is not a character; remove it"):
         find(CHATML, chat("\ufdd1", "a"))
-    with refused(RenderError, "a block of the template has message 1", "together with others"):
+    with refused(RenderError, "cannot find a block of message 1 alone, which is not trained"):
         find("{% generation %}" + CHATML + "{% endgeneration %}", TWO, (1,))
 
 

@@ -48,9 +48,9 @@ _BAD = ("label", "kto_tag")
 PICTURES = ("image", "images", "video", "videos", "audio", "audios")
 """Columns that are refused where a text says their place, and named elsewhere."""
 BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
-SWITCHES = ("train", "weight", "loss", "loss_mask", "trainable", "training")
+SWITCHES = frozenset({"train", "weight", "loss", "loss_mask", "trainable", "training"})
 """Keys of a message that say whether it is trained."""
-_SPANS = ("train_detail", "training_detail")
+_SPANS = frozenset({"train_detail", "training_detail"})
 _SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model"), "assistant")
 _SHAREGPT |= {"human": "user", "observation": "tool"}
 # Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
@@ -217,15 +217,15 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
             found = f"message {number} has {place[0]!r} for what {picture!r} holds"
             what = "images, sound and videos have no tokens here"
             raise BadRowError("no_content", f"{found}: {what}")
-        if key := next((key for key in _SPANS if message.get(key)), None):
-            found = f"message {number} has {key!r}: spans of characters are not read"
+        if keys := [key for key in sorted(_SPANS & message.keys()) if message[key]]:
+            found = f"message {number} has {keys[0]!r}: spans of characters are not read"
             raise BadRowError("bad_train", f"{found}; write pieces (--pieces), or remove the key")
 
 
 def _trains(message: Message, number: int) -> bool:
     """Remove the message's own switches; False if one is off."""
     trains, role = True, message["role"]
-    for key in [key for key in SWITCHES if key in message]:
+    for key in sorted(SWITCHES & message.keys()):
         value = message.pop(key)
         found = f"message {number} ({role}) has {brief(value)} as {key}"
         if value not in (0, 1):

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from ..config.checks import FUNCTION
 from ..config.options import BuildConfig
-from ..support.errors import ConfigError
 from .conversations import Row, conversation_of, rows_of
 from .exact import ExactEncoder
 from .function_template import FunctionTemplate, PieceFinder, load_function
@@ -26,7 +25,6 @@ from .types import (
     BadRowError,
     Conversation,
     Document,
-    LeftOut,
     Piece,
     RenderError,
     Span,
@@ -88,24 +86,20 @@ class Renderer:
         """
         problems: dict[int, tuple[str, str]] = {}
         turns, unread = Counter[str](), set[str]()
-        numbers, parts, stored = list[int](), list[int](), list[list[Any]]()
-        gone = list[tuple[int, LeftOut]]()
+        made = list[tuple[int, Document, list[Any]]]()
         make = self._of_pieces if pieces else self._of_chat
         for number, row in enumerate(rows_of(table)):
             try:
                 documents, counts, ignored = make(row, names)
-                made = [self._stored(document) for document in documents]
+                made += [(number, document, self._stored(document)) for document in documents]
+                turns += counts
+                unread |= ignored
             except BadRowError as error:
                 problems[number] = error.reason, str(error)
-                documents, counts, ignored, made = [Document([])], Counter(), set(), [[]]
-            numbers += [number] * len(documents)
-            parts += [document.part for document in documents]
-            stored += made
-            turns += counts
-            unread |= ignored
-            gone += [(number, each) for document in documents for each in document.left_out]
+                made.append((number, Document([]), []))
         if self._splitter is not None:
-            turns["documents"] = len(numbers)
+            turns["documents"] = len(made)
+        gone = [(number, each) for number, document, _ in made for each in document.left_out]
         left_out = Counter(documents=len({number for number, _ in gone}))
         sizes = self._exact.counts([each.text for _, each in gone])
         for (_, each), size in zip(gone, sizes, strict=True):
@@ -114,9 +108,12 @@ class Renderer:
         kind = PIECES
         if self.train_on == "all":
             kind = pa.list_(pa.struct([*PIECES.value_type][:2]))
-        columns = {"row": pa.array(numbers, pa.int32()), "part": pa.array(parts, pa.int32())}
-        table = pa.table({**columns, "pieces": pa.array(stored, PIECES).cast(kind)})
-        return Rendered(table, problems, turns, left_out, sorted(unread))
+        columns = {
+            "row": pa.array([number for number, _, _ in made], pa.int32()),
+            "part": pa.array([document.part for _, document, _ in made], pa.int32()),
+            "pieces": pa.array([stored for _, _, stored in made], PIECES).cast(kind),
+        }
+        return Rendered(pa.table(columns), problems, turns, left_out, sorted(unread))
 
     def notes(self) -> list[str]:
         """Notes about the template for the user."""
@@ -201,17 +198,10 @@ def renderer_of(config: BuildConfig, tokenizer: Any) -> tuple[Renderer, list[str
     asked = file or variables or "default" in tokenizer.chat_templates
     if file and FUNCTION.search(file):
         template = load_function(file, variables)
-    elif config.pieces is not None:
-        pass
-    elif asked or not prompts:
+    elif config.pieces is None and (asked or not prompts or config.turns != "row"):
         named = tokenizer.named_tokens.items()
         template, notes = load_template(file, tokenizer.chat_templates, variables, named)
-    elif config.turns != "row":
-        raise ConfigError(
-            f"--turns {config.turns} needs a chat template, and the tokenizer has none; give one "
-            "with --chat-template FILE, or leave --turns out"
-        )
-    else:
+    elif config.pieces is None:
         joined = "prompt and response are joined as they are"
         notes = [f"the tokenizer has no chat template: {joined}"]
     renderer = Renderer(

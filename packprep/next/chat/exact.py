@@ -47,7 +47,8 @@ class ExactEncoder:
         if piece.trained == [(0, len(piece.text))]:
             piece = piece._replace(trained=None)
         moved = self._settings[place] is not self._json
-        changed = bool(piece.trained) and self._changes(piece.text)
+        is_nfc = not self._parsed.get("normalizer") or unicodedata.is_normalized("NFC", piece.text)
+        changed = bool(piece.trained) and not (self._by_bytes and is_nfc)
         if piece.ids is not None or not (piece.specials is not None or moved or changed):
             return piece
         if piece.specials is None:
@@ -55,11 +56,6 @@ class ExactEncoder:
         else:
             ids, covered = self._between(piece.text, piece.specials, place)
         return Piece("", ids, _spans(covered, piece), None)
-
-    def _changes(self, text: str) -> bool:
-        """True if the tokens of a text may have other bytes than it."""
-        is_nfc = not self._parsed.get("normalizer") or unicodedata.is_normalized("NFC", text)
-        return not (self._by_bytes and is_nfc)
 
     def _between(self, text: str, specials: Sequence[Span], place: _Place) -> _Covered:
         """Ids of a text in which only the special tokens at these positions are special."""
@@ -77,17 +73,13 @@ class ExactEncoder:
                 plain, places = self._covered(part, at, parses=False)
                 ids += plain
                 covered += [(start + first, start + last) for first, last in places]
-        if parsed != self._covered(text, place)[0]:
+        known = {*self.specials.values()}
+        count = sum(id_ in known for id_ in ids)
+        if parsed != self._covered(text, place)[0] or count != len(specials):
             raise RenderError(
                 "its text has special tokens, and this tokenizer encodes the text around them "
-                "differently on its own; remove them from the text",
-                "special_tokens",
-            )
-        known = {*self.specials.values()}
-        if sum(id_ in known for id_ in ids) != len(specials):
-            raise RenderError(
-                "its text has a special token that this tokenizer makes even of plain text; remove "
-                "it from the text",
+                "differently on its own, or makes them even of plain text; remove them from the "
+                "text",
                 "special_tokens",
             )
         return ids, covered

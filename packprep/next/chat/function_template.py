@@ -43,11 +43,6 @@ class FunctionTemplate:
         """The function as the user writes it."""
         return f"{self.path}:{self.function}"
 
-    @property
-    def loaded(self) -> Callable[..., Any]:
-        """The function itself."""
-        return _loaded(self.path, self.function, self.source)
-
     def facts(self) -> dict[str, Any]:
         """All that decides its pieces, as JSON."""
         digest = hashlib.sha256(self.source).hexdigest()
@@ -66,14 +61,13 @@ class FunctionTemplate:
         variables = {**self.variables, **conversation.variables}
         messages, tools, variables = copy.deepcopy((messages, conversation.tools, variables))
         try:
-            made = self.loaded(messages, tools, **variables)
+            made = _loaded(self.path, self.function, self.source)(messages, tools, **variables)
         except (Exception, SystemExit) as error:
             raise RenderError(f"{self.name} raised {_in_words(error, self.path)}") from None
         try:
-            return read_pieces(made, f"the result of {self.name}", vocab_size)
+            return read_pieces(made, "the result", vocab_size)
         except BadRowError as error:
-            detail = str(error) if self.name in str(error) else f"{error}, from {self.name}"
-            raise RenderError(detail) from None
+            raise RenderError(f"{error}, from {self.name}") from None
 
 
 @lru_cache(maxsize=8)
@@ -100,15 +94,13 @@ def _loaded(path: str, function: str, source: bytes) -> Callable[..., Any]:
 def load_function(name: str, variables: Mapping[str, Any]) -> FunctionTemplate:
     """The template FILE.py:FUNCTION. Raises ConfigError if there is none that takes variables."""
     path, _, function = name.rpartition(":")
-    template = FunctionTemplate(
-        path=path, function=function, source=read_file(path), variables=variables
-    )
+    source = read_file(path)
     try:
-        inspect.signature(template.loaded).bind([], None, **variables)
+        inspect.signature(_loaded(path, function, source)).bind([], None, **variables)
     except TypeError as error:
         takes = ", ".join(["messages", "tools", *variables])
         raise ConfigError(f"--chat-template {name} cannot take ({takes}): {error}") from None
-    return template
+    return FunctionTemplate(path=path, function=function, source=source, variables=variables)
 
 
 def _in_words(error: BaseException, path: str) -> str:
@@ -141,9 +133,8 @@ class PieceFinder:
         specials = own_specials(
             self._tokens, conversation, texts, lambda c: [piece.text for piece in self._make(c)]
         )
-        if specials is not None:
-            both = zip(pieces, specials, strict=True)
-            pieces = [piece._replace(specials=own) for piece, own in both]
+        both = zip(pieces, specials, strict=True)
+        pieces = [piece._replace(specials=own) for piece, own in both]
         document = Document(pieces)
         if any(piece.ids is not None for piece in pieces):
             return document

@@ -30,24 +30,22 @@ def parsed_json(value: Any, where: str) -> Any:
         if "\\u" in value:
             json.dumps(parsed, ensure_ascii=False).encode()
         return parsed
-    except BadRowError as error:
-        raise BadRowError(error.reason, f"{where}: {error}") from None
     except UnicodeEncodeError:
         raise BadRowError("bad_utf8", f"{where} has a lone surrogate") from None
     except json.JSONDecodeError as error:
         what = f"{error.msg.removesuffix(' at')} in line {error.lineno}, column {error.colno}"
     except RecursionError:
         what = "it is nested too deeply"
-    except ValueError:
-        what = "it has a number of too many digits"  # Python's limit, 4,300
+    except ValueError as error:  # a duplicate key, or a number of more than 4,300 digits
+        what = str(error)
     raise BadRowError("bad_json", f"{where} is text but not JSON: {what}")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of JSON text. Raises BadRowError for a duplicate key."""
+    """The object of JSON text. Raises ValueError for a duplicate key."""
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise BadRowError("bad_json", f"an object has the key {brief(duplicate)} twice")
+        raise ValueError(f"an object has the key {brief(duplicate)} twice")
     return value

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from .marks import GENERATED, MARKS, NUMBERED, UNTOUCHED, thought_keys, with_strings, with_texts
-from .types import TOOL_ROLES, Conversation, LeftOut
+from .types import TOOL_ROLES, Conversation, MessageText
 
 TOOL_NAME = "tool_name"
 """Field of the name of a tool, which most templates write in its call alone."""
@@ -20,18 +20,18 @@ _LEAST = 12  # fewer equal characters are chance, not a part that the template h
 _SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
 
 
-def left_out(conversation: Conversation, rendering: str) -> list[LeftOut]:
+def left_out(conversation: Conversation, rendering: str) -> list[MessageText]:
     """Parts of the texts of a conversation that its rendering does not have.
 
     Where both have marks, a short text is not found in the text of another.
     """
     whole = solid(rendering.replace(GENERATED, ""))
     _, texts = with_texts(conversation, lambda _, text: text)
-    parts = [LeftOut(*text[:2], unwritten(text.text, _around(text.text, whole))) for text in texts]
+    parts = [each._replace(text=unwritten(each.text, _around(each.text, whole))) for each in texts]
     return sorted(part for part in [*parts, *_under_other_keys(conversation, whole)] if part.text)
 
 
-def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[LeftOut]:
+def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[MessageText]:
     """Texts under other keys of messages than those of `with_texts`."""
     for number, message in enumerate(conversation.messages):
         if len(message) > 2:
@@ -41,7 +41,7 @@ def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[LeftOu
                 with_strings(message.get(key), texts.append)
                 for text in texts:
                     field = TOOL_NAME if of_tool else key
-                    yield LeftOut(number, field, unwritten(text, whole))
+                    yield MessageText(number, field, unwritten(text, whole))
 
 
 def _around(text: str, whole: str) -> str:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
-from .types import THOUGHT_KEYS, Conversation, Message
+from .types import THOUGHT_KEYS, Conversation, Message, MessageText
 
 GENERATED = "\ufdd0"  # around the text of {% generation %} blocks
 BREAK = "\ufddd"  # inside a special token that a message spells
@@ -28,20 +29,13 @@ _FROM_DIGIT = {ord(digit): chr(mark) for mark, digit in _TO_DIGIT.items()}
 
 # Strings that templates compare or measure get no marks.
 UNTOUCHED = ("id", "type", "role", "tool_call_id")
+_FIELDS = {"reasoning": "reasoning_content", "content": "content", "tool_calls": "tool_calls"}
 
 
 @lru_cache(4096)
 def numbered(number: int) -> str:
     """Mark of a text. Example: 12 -> U+FDD1 U+FDD3 U+FDD4 U+FDDC."""
     return _OPEN + str(number).translate(_FROM_DIGIT) + _CLOSE
-
-
-class MessageText(NamedTuple):
-    """A text of a conversation. field: content, reasoning or tool_calls."""
-
-    message: int
-    field: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,8 @@ class Unmarked:
     generated: list[tuple[int, int]]
     rests: Sequence[int | None] = ()
 
-    def at_text_ends(self) -> "Unmarked":
+    @cached_property
+    def at_ends(self) -> "Unmarked":
         """The same with each mark at the end of its text.
 
         A mark that other text follows stays in its place, as one of no text (NO_TEXT).
@@ -77,16 +72,18 @@ class Unmarked:
 
     def behind(self, number: int) -> list[tuple[int, int, str]]:
         """Marks of a text: (marks up to it, position, text from there to the next mark)."""
-        spots, last = [], len(self.marks)
-        for before, (position, owner) in enumerate(self.marks, 1):
-            if owner == number:
-                stop = self.marks[before][0] if before < last else None
-                spots.append((before, position, self.text[position:stop]))
-        return spots
+        spots = enumerate(zip(self.marks, self.literals, strict=True), 1)
+        return [
+            (before, position, literal)
+            for before, ((position, owner), literal) in spots
+            if owner == number
+        ]
 
-    def ends(self) -> list[tuple[int, int]]:
-        """End of the text after each mark, which is the next mark: (position, its number)."""
-        return [*self.marks[1:], (len(self.text), -1)]
+    @cached_property
+    def literals(self) -> list[str]:
+        """The text from each mark to the next."""
+        bounds = pairwise([*(position for position, _ in self.marks), len(self.text)])
+        return [self.text[start:stop] for start, stop in bounds]
 
 
 def unmark(rendering: str) -> Unmarked:
@@ -123,11 +120,6 @@ class Marked:
         """The rendering without its marks."""
         return self.read(self.written)
 
-    @cached_property
-    def at_ends(self) -> Unmarked:
-        """The rendering with each mark at the end of its text."""
-        return self.rendering.at_text_ends()
-
     def read(self, written: str) -> Unmarked:
         """A rendering of some of the messages and others, without its marks.
 
@@ -155,18 +147,24 @@ class Marked:
 def thought_keys(message: Message) -> list[str]:
     """The keys of a message that hold its thought, which is one text under several names."""
     thought = message.get("reasoning_content")
-    return [key for key in THOUGHT_KEYS if thought is not None and message.get(key) == thought]
+    return [] if thought is None else [key for key in THOUGHT_KEYS if message.get(key) == thought]
 
 
-def with_strings(value: Any, change: Callable[[str], object]) -> Any:
-    """A text, or a value made of lists and objects, with each text replaced by `change(text)`."""
+def with_strings(value: Any, change: Callable[[str], object], *, every: bool = False) -> Any:
+    """A text, or a value made of lists and objects, with each text replaced by `change(text)`.
+
+    every: strings that get no marks too, and names of keys, but roles, which are known words.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [with_strings(item, change) for item in value]
+        return [with_strings(item, change, every=every) for item in value]
     if isinstance(value, dict):
+        kept = ("role",) if every else UNTOUCHED
         return {
-            key: item if key in UNTOUCHED else with_strings(item, change)
+            (change(key) if every else key): (
+                item if key in kept else with_strings(item, change, every=every)
+            )
             for key, item in value.items()
         }
     return value
@@ -196,13 +194,10 @@ def with_texts(
     for number, message in enumerate(conversation.messages):
         copy = message.copy()
         if roles is None or message["role"] in roles:
-            if "reasoning_content" in message:
-                thought = changed(number, "reasoning", message["reasoning_content"])
-                for key in thought_keys(message):
-                    copy[key] = thought
-            if "content" in message:
-                copy["content"] = changed(number, "content", message["content"])
-            if "tool_calls" in message:
-                copy["tool_calls"] = changed(number, "tool_calls", message["tool_calls"])
+            for field, key in _FIELDS.items():
+                if key in message:
+                    copy[key] = changed(number, field, message[key])
+            for key in thought_keys(message):
+                copy[key] = copy["reasoning_content"]
         messages.append(copy)
     return replace(conversation, messages=messages), texts

@@ -16,12 +16,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, chain, product
 from typing import NamedTuple
 
 from .left_out import left_out
-from .marks import Marked, MessageText, Unmarked, numbered, unmark, with_texts
+from .marks import Marked, Unmarked, numbered, unmark, with_texts
 from .special_tokens import Specials, strings
 from .template import ChatTemplate
 from .turn_bounds import ADVICE, Place, Turn
@@ -31,7 +31,7 @@ from .types import (
     TOOL_ROLES,
     Conversation,
     Document,
-    LeftOut,
+    MessageText,
     Piece,
     RenderError,
     Span,
@@ -56,14 +56,7 @@ class Form:
     turns: list[Turn]
     specials: list[tuple[int, Span]]
     left_out: list[int]
-    others: list[LeftOut]
-
-    @cached_property
-    def literals(self) -> list[str]:
-        """The template's own text before, between and after the marks."""
-        ends = [stop for stop, _ in self.rendering.ends()]
-        starts = [start for start, _ in self.rendering.marks]
-        return [self.rendering.text[a:b] for a, b in zip(starts, ends, strict=True)]
+    others: list[MessageText]
 
     def fill(self, text: str, texts: Sequence[MessageText]) -> "Filled | None":
         """The form with the texts of a row.
@@ -71,13 +64,14 @@ class Form:
         Returns None if `text` is not this form with these texts, whole or stripped by the template,
         or white space could be of a text or of the template.
         """
+        literals = self.rendering.literals
         values = [texts[number].text for _, number in self.rendering.marks[1:]]
-        pairs = zip(self.literals, [*values, ""], strict=True)
+        pairs = zip(literals, [*values, ""], strict=True)
         if "".join(chain.from_iterable(pairs)) != text:
-            if not text.startswith(self.literals[0]):
+            if not text.startswith(literals[0]):
                 return None
-            position, whole, values = len(self.literals[0]), values, []
-            for value, literal in zip(whole, self.literals[1:], strict=True):
+            position, whole, values = len(literals[0]), values, []
+            for value, literal in zip(whole, literals[1:], strict=True):
                 forms = _stripped(value)
                 fitting = {each for each in forms if text.startswith(each + literal, position)}
                 if len(fitting) != 1:
@@ -144,7 +138,7 @@ class Finder:
         form, texts, before = filled
         own = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
         specials = None if own == self.tokens.spans(text) else own
-        gone = [LeftOut(*texts[number]) for number in form.left_out if texts[number].text.strip()]
+        gone = [texts[number] for number in form.left_out if texts[number].text.strip()]
         return self._document(text, form.turns, specials, sorted(gone + form.others), before)
 
     def filled(self, conversation: Conversation, text: str) -> Filled | None:
@@ -171,7 +165,7 @@ class Finder:
         text: str,
         turns: Sequence[Turn],
         specials: list[Span] | None,
-        gone: list[LeftOut],
+        gone: list[MessageText],
         before: Sequence[int] | None = None,
     ) -> Document:
         """before: characters to add to each place by the number of marks before it."""
@@ -197,10 +191,10 @@ class Finder:
         rendering = marked.rendering
         specials = [
             (before, (start + a, start + b))
-            for before, ((start, _), (stop, _)) in enumerate(
-                zip(rendering.marks, rendering.ends(), strict=True), 1
+            for before, ((start, _), literal) in enumerate(
+                zip(rendering.marks, rendering.literals, strict=True), 1
             )
-            for a, b in self.tokens.spans(rendering.text[start:stop])
+            for a, b in self.tokens.spans(literal)
         ]
         written = {number for _, number in rendering.marks}
         gone = [number for number in range(len(texts)) if number not in written]
@@ -211,9 +205,9 @@ class Finder:
         """A document by marks in the texts of this conversation."""
         marked = self.marked(conversation, text)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
-        own = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
+        [own] = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
-        return self._document(text, turns, own[0] if own else None, left_out(*shown))
+        return self._document(text, turns, own, left_out(*shown))
 
     def marked(self, conversation: Conversation, text: str) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.
@@ -250,14 +244,14 @@ def own_specials(
     conversation: Conversation,
     texts: Sequence[str],
     render: Callable[[Conversation], list[str]],
-) -> list[list[Span] | None] | None:
+) -> list[list[Span] | None]:
     """Spans of the special tokens that a template wrote, in each of its texts.
 
     None where it wrote all of the text's. texts: those that `render` gives. Raises RenderError
     where they cannot be told apart from those that messages spell.
     """
     if not any(map(tokens.is_risky, strings(conversation))):
-        return None
+        return [None] * len(texts)
     for broken in tokens.broken(conversation):
         with suppress(RenderError):
             rendered = [unmark(text) for text in render(broken)]

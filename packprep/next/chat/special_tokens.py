@@ -7,14 +7,13 @@ the template's own.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
 from os.path import commonprefix
-from typing import Any
 
-from .marks import BREAK
+from .marks import BREAK, with_strings
 from .types import Conversation, Span
 
 # Part of a token counts only with such a sign: a template that writes "<|" and "|>" around a word
@@ -80,7 +79,7 @@ class Specials:
         is left out if removing part of a string could join the rest to a token.
         """
         for where in (self._at_opening, self._at_named):
-            broken = _changed(conversation, partial(self._broken, where))
+            broken = _with_strings(conversation, partial(self._broken, where))
             if where is self._at_opening or not any(map(self._could_join, strings(broken))):
                 yield broken
 
@@ -104,25 +103,13 @@ class Specials:
         return False
 
 
-def _changed(conversation: Conversation, change: Callable[[str], str]) -> Conversation:
+def _with_strings(conversation: Conversation, change: Callable[[str], object]) -> Conversation:
     """The conversation with every string changed, names of keys included, roles excluded."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, str):
-            return change(value)
-        if isinstance(value, Mapping):
-            return {
-                changed(key): item if key == "role" else changed(item)
-                for key, item in value.items()
-            }
-        return [changed(item) for item in value] if isinstance(value, list) else value
-
-    return replace(
-        conversation,
-        messages=changed(conversation.messages),
-        tools=changed(conversation.tools),
-        variables=changed(conversation.variables),
+    messages, tools, variables = (
+        with_strings(value, change, every=True)
+        for value in (conversation.messages, conversation.tools, conversation.variables)
     )
+    return replace(conversation, messages=messages, tools=tools, variables=variables)
 
 
 def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
@@ -150,13 +137,8 @@ def _shared(tokens: list[str]) -> str:
     return "|".join(options)
 
 
-def strings(conversation: Conversation) -> Iterator[str]:
+def strings(conversation: Conversation) -> list[str]:
     """Every string of a conversation, names of keys included, roles excluded."""
-    left: list[Any] = [conversation.messages, conversation.tools, conversation.variables]
-    for value in left:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, Mapping):
-            left += [*value, *(item for key, item in value.items() if key != "role")]
-        elif isinstance(value, list):
-            left += value
+    found: list[str] = []
+    _with_strings(conversation, found.append)
+    return found

@@ -24,25 +24,18 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from ..support.errors import ConfigError, brief
 from .json_values import parsed_json
-from .marks import GENERATED, MARKS
+from .marks import GENERATED
 from .sandbox import Sandbox
 from .types import BadRowError, Conversation, Message, RenderError
 
-_LONGEST = 1_000_000  # characters of a template; those of large models have 20,000
 _CLOCK = "strftime_now"
 _DAY = f"give a day by template_variables: {{{_CLOCK}: 2026-01-31}}"
 
 _ARGUMENTS = "the arguments of a tool call"
 _PROBE = {"key": "probed"}  # arguments of a call
-_PROBED_TOOL = {
-    "name": "probe",
-    "description": "Probe.",
-    "parameters": {
-        "type": "object",
-        "properties": {"key": {"type": "string", "description": "Key."}},
-        "required": ["key"],
-    },
-}
+_PROPERTIES = {"key": {"type": "string", "description": "Key."}}
+_PARAMETERS = {"type": "object", "properties": _PROPERTIES, "required": ["key"]}
+_TOOL = {"name": "probe", "description": "Probe.", "parameters": _PARAMETERS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +149,7 @@ def _change_of_arguments(template: ChatTemplate) -> Callable[[Any], Any] | None:
     object is right, such as where the template fails with text, leaves it out, quotes it, or puts
     it between braces of its own.
     """
-    for tools in ([{"type": "function", "function": _PROBED_TOOL}], None):
+    for tools in ([{"type": "function", "function": _TOOL}], None):
         text, written = (_probed(template, each, tools) for each in (json.dumps(_PROBE), _PROBE))
         if text == written:
             if text is not None:
@@ -211,14 +204,13 @@ def as_object(arguments: Any) -> Any:
     """
     if not isinstance(arguments, str):
         return arguments
+    fault = f"{_ARGUMENTS} are {brief(arguments)}"
     try:
         value = parsed_json(arguments, _ARGUMENTS) if arguments.strip() else {}
-    except BadRowError as error:
-        fault = str(error)
-    else:
         if isinstance(value, dict):
             return value
-        fault = f"{_ARGUMENTS} are {brief(arguments)}"
+    except BadRowError as error:
+        fault = str(error)
     raise RenderError(f"{fault}; the chat template takes an object, or JSON text of one")
 
 
@@ -272,13 +264,7 @@ def read_file(path: str) -> bytes:
 
 
 def _check(source: str, where: str) -> None:
-    """Raise ConfigError for a template that is too long, or that does not compile."""
-    if len(source) > _LONGEST:
-        what = f"has {len(source):,} characters"
-        raise ConfigError(f"{where} {what}; expected at most {_LONGEST:,}")
-    if mark := MARKS.search(source):
-        what = f"contains U+{ord(mark[0]):04X}"
-        raise ConfigError(f"{where} {what}, which is not a character; remove it")
+    """Raise ConfigError for a template that does not compile."""
     try:
         _compiled(source)
     except TemplateSyntaxError as error:

@@ -18,7 +18,6 @@ from .special_tokens import Specials
 from .types import RenderError
 
 ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"
-_BLOCK_ADVICE = "give each message a {% generation %} block of its own, by --chat-template"
 
 Place = tuple[int, int]  # number of marks before it, position in the unmarked text
 
@@ -42,7 +41,7 @@ def end_in(rendering: Unmarked, beginning: Unmarked) -> Place | None:
     """
     for whole, part in (
         (rendering, beginning),
-        (rendering.at_text_ends(), beginning.at_text_ends()),
+        (rendering.at_ends, beginning.at_ends),
     ):
         tail, spots = _tail_and_spots(part, whole)
         places = [
@@ -59,8 +58,8 @@ def _tail_and_spots(
     beginning: Unmarked, rendering: Unmarked
 ) -> tuple[str, list[tuple[int, int, str]]]:
     """The text after the last mark of `beginning`, and the places of that mark in `rendering`."""
-    start, number = beginning.marks[-1]
-    return beginning.text[start:], rendering.behind(number) if number != NO_TEXT else []
+    number = beginning.marks[-1][1]
+    return beginning.literals[-1], rendering.behind(number) if number != NO_TEXT else []
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,8 @@ def ending(rendering: Unmarked, until: Unmarked, followed: Unmarked | None) -> E
     rendering: of all messages; it is `until` or `followed`. until: ends with the turn. followed:
     another message follows; None if no such rendering is known.
     """
-    ends = until.at_text_ends()
-    pairs = [] if followed is None else [(until, followed), (ends, followed.at_text_ends())]
+    ends = until.at_ends
+    pairs = [] if followed is None else [(until, followed), (ends, followed.at_ends)]
     for is_alike in (True, False):
         for short, long in pairs if is_alike else pairs[::-1]:
             tail, spots = _tail_and_spots(short, long)
@@ -129,8 +128,8 @@ class EndFinder:
         last, followed = end.last, end.followed
         if followed is None or followed.startswith(last):
             return self._closed(last) or len(last)
-        opening = rendering.text[: rendering.marks[1][0] if len(rendering.marks) > 1 else None]
-        common = self._without_header(self._common(last, followed), followed, opening)
+        common = self._common(last, followed)
+        common = self._without_header(common, followed, rendering.literals[0])
         if size := self._closed(common):
             return size
         prompt = self._prompt(last, rendering.text[:first])
@@ -203,21 +202,18 @@ def without(turns: list[Turn], marked: Marked, size: int, least: int) -> list[Tu
     behind them begin. Raises RenderError where it cannot be told which block an untrained message
     has.
     """
-    off = {number for number in marked.conversation.untrained if number >= size}
-    untrained, kept, excluded = off | {*range(size)}, [], set[int]()
+    hidden = {number for number in marked.conversation.untrained if number >= size}
+    untrained, kept, mixed = hidden | {*range(size)}, [], set[int]()
     for turn in turns:
         inside = {*marked.owners[turn.first[0] : turn.last[0]]}
-        excluded |= inside & untrained
+        hidden -= inside
         if not inside & untrained:
             kept += [turn] if turn.first[0] >= least else []
         elif inside - untrained:
-            raise RenderError(
-                f"a block of the template has message {min(inside & untrained)}, which is not "
-                f"trained, together with others; {_BLOCK_ADVICE}"
-            )
-    if hidden := off - excluded:
+            mixed |= inside & untrained
+    if unclear := hidden | mixed:
         raise RenderError(
-            f"cannot find the block of message {min(hidden)}, which the row takes out of what is "
-            f"trained; {_BLOCK_ADVICE}"
+            f"cannot find a block of message {min(unclear)} alone, which is not trained; give each "
+            "message a {% generation %} block of its own, by --chat-template"
         )
     return kept

@@ -42,7 +42,6 @@ from .types import (
     Message,
     RenderError,
     TrainOn,
-    without_keys,
 )
 
 _SHOWN = 80  # characters of a prompt in an error
@@ -91,22 +90,19 @@ class TurnLocator:
         rendering: of that conversation. Raises RenderError where it is not known which message a
         block is of, and that matters.
         """
-        size = self._excluded(conversation)
-        if any(number >= size for number in conversation.untrained):
-            raise unknown_block('"train": false in a message')
-        is_last = self.train_on == "last-turn"
-        asks = "--train-on last-turn" if is_last else "a prompt with answers"
-        if conversation.is_turn:
-            size, asks = len(conversation.messages) - 1, "--turns"
-        if not size:
-            return generated_blocks(rendering)
-        for prompt in (False, True):
+        size = len(conversation.messages) - 1
+        size = size if conversation.is_turn else self._excluded(conversation)
+        blocks = generated_blocks(rendering)
+        for prompt in (False, True) if max(conversation.untrained, default=-1) < size else ():
             with suppress(RenderError):
-                text = unmark(self._render(conversation.until(size), prompt)).text
+                text = unmark(self._render(conversation.until(size), prompt)).text if size else ""
                 if rendering.text.startswith(text):
-                    blocks = generated_blocks(rendering)
                     return [block for block in blocks if block.last[1] > len(text)]
-        raise unknown_block(asks)
+        raise RenderError(
+            "the template measures or changes the texts of messages, so it is not known which "
+            "message each of its {% generation %} blocks is of; train them all, without --turns, "
+            '--train-on last-turn and "train": false, or give another template by --chat-template'
+        )
 
     def _last_turn(self, marked: Marked) -> list[Turn]:
         """The turn of the last message, in a document that has only that one.
@@ -125,11 +121,10 @@ class TurnLocator:
             ]
         first = self._behind_prompt(marked, index)
         at_text = first is None
-        if first is None:
-            try:
+        if at_text:
+            first = _first_text(marked, index)
+            with suppress(RenderError):
                 first = self._beginning(marked, index)
-            except RenderError:
-                first = _first_text(marked, index)
         if first is None or any(mark >= first[0] for mark in earlier):
             raise RenderError(f"cannot find where message {index} begins; {ADVICE}")
         last = self._end(marked, index, first)
@@ -239,7 +234,10 @@ class TurnLocator:
         Qwen3's prompt ends with an empty thought, which only the last turn has: the others open
         with "<|im_start|>assistant" alone.
         """
-        bare = [without_keys(message, THOUGHT_KEYS) for message in marked.conversation.messages]
+        bare = [
+            {key: item for key, item in message.items() if key not in THOUGHT_KEYS}
+            for message in marked.conversation.messages
+        ]
         conversation = replace(marked.conversation, messages=bare)
         blank, texts = with_texts(conversation, lambda number, _: numbered(number))
         earlier = blank.until(index)
@@ -300,22 +298,14 @@ class TurnLocator:
         return [] if self.train_on == "all" else trained
 
 
-def unknown_block(asks: str) -> RenderError:
-    """The error where blocks cannot be told apart by message. asks: the option that asks for it."""
-    return RenderError(
-        "the template measures or changes the texts of messages, so it is not known which message "
-        f"each of its {{% generation %}} blocks is of, which {asks} needs; leave that out, or give "
-        "another template by --chat-template"
-    )
-
-
 def _first_text(marked: Marked, index: int) -> Place | None:
     """Beginning of the first text of message `index` that the template writes."""
-    for before, (position, number) in enumerate(marked.at_ends.marks):
+    rendering = marked.rendering.at_ends
+    for before, (position, number) in enumerate(rendering.marks):
         if number < 0 or marked.texts[number].message != index:
             continue
         text = marked.texts[number].text
         for form in (text, text.strip(), text.lstrip(), text.rstrip()):
-            if marked.at_ends.text[:position].endswith(form):
+            if rendering.text[:position].endswith(form):
                 return before, position - len(form)
     return None

@@ -10,30 +10,21 @@ trained. A template that changes earlier turns then writes each turn once as a m
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from os.path import commonprefix
-from typing import NamedTuple
 
 from .left_out import pieces_of, solid, unwritten
 from .marks import NUMBERED, unmark, with_texts
-from .rendering import Finder, Form, as_mark
+from .rendering import Finder, as_mark
 from .template import ChatTemplate
 from .types import ASSISTANT_ROLES, Conversation, Document, RenderError
 
 _HISTORIES = 1024  # cached, of as many forms as a Finder caches
-
-
-class History(NamedTuple):
-    """Changes that later messages make to the renderings up to each turn.
-
-    rewrites: a turn loses text. differs: a rendering is not the beginning of the whole one.
-    """
-
-    rewrites: bool
-    differs: bool
+Turns = tuple[int, ...]  # numbers of their messages
+# The whole rendering leaves out text of a turn; it does not begin with the one up to a turn.
+History = tuple[bool, bool]
 
 
 class Splitter:
@@ -42,7 +33,9 @@ class Splitter:
     def __init__(self, finder: Finder, turns: str) -> None:
         self._finder = finder
         self._is_auto = turns == "auto"
-        self._history = lru_cache(_HISTORIES)(self._of_form)
+        self._of_form = lru_cache(_HISTORIES)(
+            lambda form, turns: history_of(finder.template, form.blank, turns)
+        )
 
     def documents(self, conversation: Conversation) -> tuple[list[Document], Counter[str]]:
         """The documents of a row, and counts of it.
@@ -62,9 +55,9 @@ class Splitter:
             return [self._finder.render(conversation)], Counter(without_turn=1)
         if self._is_auto:
             text = self._finder.template.render(conversation)
-            history = self._history_of(conversation, text, turns)
-            if not history.rewrites:
-                counts = Counter(same_text_rows=int(history.differs))
+            rewrites, differs = self._history(conversation, text, turns)
+            if not rewrites:
+                counts = Counter(same_text_rows=int(differs))
                 return [self._finder.render(conversation, text)], counts
         documents = []
         for before, turn in zip((-1, *turns), turns, strict=False):
@@ -79,29 +72,26 @@ class Splitter:
         counts["at_text"] = sum(document.at_text for document in documents)
         return documents, counts
 
-    def _history_of(self, conversation: Conversation, text: str, turns: tuple[int, ...]) -> History:
+    def _history(self, conversation: Conversation, text: str, turns: Turns) -> History:
         if (filled := self._finder.filled(conversation, text)) is not None:
-            return self._history(filled.form, turns)
+            return self._of_form(filled.form, turns)
         marked = self._finder.marked(conversation, text)
         shown = conversation if marked is None else marked.conversation
         return history_of(self._finder.template, shown, turns)
 
-    def _of_form(self, form: Form, turns: tuple[int, ...]) -> History:
-        return history_of(self._finder.template, form.blank, turns)
 
-
-def history_of(template: ChatTemplate, conversation: Conversation, turns: Sequence[int]) -> History:
+def history_of(template: ChatTemplate, conversation: Conversation, turns: Turns) -> History:
     """History of a conversation, best one with marks. Raises RenderError if it is unstable."""
-    whole, history = template.render(conversation), History(False, False)
+    whole, rewrites, differs = template.render(conversation), False, False
     _, texts = with_texts(conversation, lambda _, text: text)
     for turn in turns:
         until = template.render(conversation.until(turn + 1))
         check_stable(template, conversation, turn, until)
         if not whole.startswith(until):
             own = [text.text for text in texts if text.message == turn]
-            loses = any(_is_lost(text, solid(until), solid(whole)) for text in own)
-            history = History(history.rewrites or loses, True)
-    return history
+            rewrites |= any(_is_lost(text, solid(until), solid(whole)) for text in own)
+            differs = True
+    return rewrites, differs
 
 
 def _is_lost(text: str, until: str, whole: str) -> bool:

@@ -1,6 +1,6 @@
 """Values of the room: messages, conversations, and the documents that they become."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -63,8 +63,8 @@ class RenderError(BadRowError):
         super().__init__(reason, detail)
 
 
-class LeftOut(NamedTuple):
-    """Text of a message that the template does not write.
+class MessageText(NamedTuple):
+    """Text of a message, or the part of it that the template does not write.
 
     field: content, reasoning, tool_calls, tool_name, or another key of the message.
     """
@@ -72,11 +72,6 @@ class LeftOut(NamedTuple):
     message: int
     field: str
     text: str
-
-
-def without_keys(message: Message, keys: Collection[str]) -> Message:
-    """The message without some of its keys; not its role."""
-    return {key: item for key, item in message.items() if key not in keys}
 
 
 class Piece(NamedTuple):
@@ -114,7 +109,7 @@ class Document:
     """
 
     pieces: list[Piece]
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[MessageText] = field(default_factory=list)
     at_text: bool = False
     part: int = -1
 
