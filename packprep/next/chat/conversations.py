@@ -59,6 +59,9 @@ _PICTURE = re.compile(
 )
 
 
+_NO_TOKENS = "images, sound and other parts have no tokens here"
+
+
 def find_columns(asked: Sequence[str], names: Collection[str], where: str) -> tuple[str, ...]:
     """The columns of conversations: those asked for, or for `auto` the first that a source has.
 
@@ -215,8 +218,7 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
     for number, message in enumerate(messages):
         if picture and (place := _PICTURE.search(str(message.get("content", "")))):
             found = f"message {number} has {place[0]!r} for what {picture!r} holds"
-            what = "images, sound and videos have no tokens here"
-            raise BadRowError("no_content", f"{found}: {what}")
+            raise BadRowError("no_content", f"{found}: {_NO_TOKENS}")
         if keys := [key for key in sorted(_SPANS & message.keys()) if message[key]]:
             found = f"message {number} has {keys[0]!r}: spans of characters are not read"
             raise BadRowError("bad_train", f"{found}; write pieces (--pieces), or remove the key")
@@ -231,8 +233,7 @@ def _trains(message: Message, number: int) -> bool:
         if value not in (0, 1):
             raise BadRowError("bad_train", f"{found}, expected true or false, or 1 or 0")
         if value and role not in ASSISTANT_ROLES:
-            expected = "but only messages of the assistant are trained"
-            raise BadRowError("bad_train", f"{found}, {expected}")
+            raise BadRowError("bad_train", f"{found}, but only texts of the assistant are trained")
         trains = trains and bool(value)
     return trains
 
@@ -301,8 +302,7 @@ def _joined_parts(parts: list[Any], place: str) -> str:
         kind = part.get("type") or "text" if isinstance(part, dict) else "text"
         if kind != "text" or not isinstance(text, str):
             found = f"of type {brief(kind)}" if kind != "text" else json_kind(text)
-            what = "images, sound and other parts have no tokens here"
-            raise BadRowError("no_content", f"{where} is {found}, expected text: {what}")
+            raise BadRowError("no_content", f"{where} is {found}, expected text: {_NO_TOKENS}")
         texts.append(text)
     return "".join(texts)
 

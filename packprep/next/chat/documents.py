@@ -202,8 +202,7 @@ def renderer_of(config: BuildConfig, tokenizer: Any) -> tuple[Renderer, list[str
         named = tokenizer.named_tokens.items()
         template, notes = load_template(file, tokenizer.chat_templates, variables, named)
     elif config.pieces is None:
-        joined = "prompt and response are joined as they are"
-        notes = [f"the tokenizer has no chat template: {joined}"]
+        notes = ["the tokenizer has no chat template: prompt and response are joined as they are"]
     renderer = Renderer(
         template=template,
         tokenizer_json=tokenizer.json,

@@ -12,21 +12,20 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from .types import Piece, RenderError, Span
 
 _Covered = tuple[list[int], list[Span]]  # ids, and the characters that each covers
-_Place = Literal["first", "later", "inside"]
-"""Place of a text: at the beginning of a text, later in it, and inside of another."""
 
 
 class ExactEncoder:
     """The reference tokenizer of a tokenizer.json, loaded when it is first needed.
 
-    specials: id of each special token. by_bytes: tokens are the bytes of the text.
+    specials: id of each special token. by_bytes: tokens are the bytes of the text. A place of a
+    text is "first", at the beginning of a text, "later" in it, or "inside" of a document.
     """
 
     def __init__(self, tokenizer_json: bytes, *, by_bytes: bool) -> None:
@@ -39,7 +38,7 @@ class ExactEncoder:
         """Number of tokens of each text, special tokens parsed."""
         return [len(self._covered(text, "first")[0]) for text in texts]
 
-    def resolved(self, piece: Piece, place: _Place = "first") -> Piece:
+    def resolved(self, piece: Piece, place: str = "first") -> Piece:
         """The piece as ids where the engine would not give them, or no mask; else as it is.
 
         Raises RenderError where its special tokens cannot be told apart.
@@ -57,13 +56,13 @@ class ExactEncoder:
             ids, covered = self._between(piece.text, piece.specials, place)
         return Piece("", ids, _spans(covered, piece), None)
 
-    def _between(self, text: str, specials: Sequence[Span], place: _Place) -> _Covered:
+    def _between(self, text: str, specials: Sequence[Span], place: str) -> _Covered:
         """Ids of a text in which only the special tokens at these positions are special."""
         parsed, ids, covered = list[int](), list[int](), list[Span]()
         bounds = [0, *(bound for span in specials for bound in span), len(text)]
         for number, (start, stop) in enumerate(pairwise(bounds)):
             part = text[start:stop]
-            at: _Place = "later" if start and place == "first" else place
+            at = "later" if start and place == "first" else place
             if number % 2:
                 parsed.append(self.specials[part])
                 ids.append(parsed[-1])
@@ -85,18 +84,17 @@ class ExactEncoder:
         return ids, covered
 
     @cached_property
-    def _settings(self) -> dict[_Place, bytes]:
+    def _settings(self) -> dict[str, bytes]:
         """The tokenizer.json for a text at each place."""
-        settings: dict[_Place, bytes] = {"first": self._json}
-        places: list[tuple[_Place, bool]] = [("later", False), ("inside", True)]
-        for place, always in places:
+        settings = {"first": self._json}
+        for place, always in (("later", False), ("inside", True)):
             keys = ("normalizer", "pre_tokenizer")
             other = {key: _without_space(self._parsed.get(key), always) for key in keys}
             made = self._parsed | other
             settings[place] = self._json if made == self._parsed else json.dumps(made).encode()
         return settings
 
-    def _covered(self, text: str, place: _Place, *, parses: bool = True) -> _Covered:
+    def _covered(self, text: str, place: str, *, parses: bool = True) -> _Covered:
         """Ids of a text at a place. parses: special tokens."""
         tokenizer = _loaded(self._settings[place], parses)
         encoding = tokenizer.encode(text, add_special_tokens=False)

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -38,11 +38,6 @@ class FunctionTemplate:
     source: bytes = field(repr=False)
     variables: Mapping[str, Any]
 
-    @property
-    def name(self) -> str:
-        """The function as the user writes it."""
-        return f"{self.path}:{self.function}"
-
     def facts(self) -> dict[str, Any]:
         """All that decides its pieces, as JSON."""
         digest = hashlib.sha256(self.source).hexdigest()
@@ -58,16 +53,17 @@ class FunctionTemplate:
             message | {"train": False} if number in conversation.untrained else message
             for number, message in enumerate(conversation.messages)
         ]
+        name = f"{self.path}:{self.function}"
         variables = {**self.variables, **conversation.variables}
         messages, tools, variables = copy.deepcopy((messages, conversation.tools, variables))
         try:
             made = _loaded(self.path, self.function, self.source)(messages, tools, **variables)
         except (Exception, SystemExit) as error:
-            raise RenderError(f"{self.name} raised {_in_words(error, self.path)}") from None
+            raise RenderError(f"{name} raised {_in_words(error, self.path)}") from None
         try:
             return read_pieces(made, "the result", vocab_size)
         except BadRowError as error:
-            raise RenderError(f"{error}, from {self.name}") from None
+            raise RenderError(f"{error}, from {name}") from None
 
 
 @lru_cache(maxsize=8)
@@ -135,9 +131,8 @@ class PieceFinder:
         )
         both = zip(pieces, specials, strict=True)
         pieces = [piece._replace(specials=own) for piece, own in both]
-        document = Document(pieces)
         if any(piece.ids is not None for piece in pieces):
-            return document
+            return Document(pieces)
         with suppress(BadRowError):  # JSON text may be written in another form
             conversation = with_arguments(conversation, as_object)
-        return replace(document, left_out=left_out(conversation, document.text))
+        return Document(pieces, left_out(conversation, "".join(texts)))

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from .marks import GENERATED, MARKS, NUMBERED, UNTOUCHED, thought_keys, with_strings, with_texts
 from .types import TOOL_ROLES, Conversation, MessageText
 
-TOOL_NAME = "tool_name"
-"""Field of the name of a tool, which most templates write in its call alone."""
 _LEAST = 12  # fewer equal characters are chance, not a part that the template has written
 # What encloses a thought inside of a content: <think>, [/THINK], <|END_THINKING|>.
 _SIGN = re.compile(r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]")
@@ -34,14 +32,14 @@ def left_out(conversation: Conversation, rendering: str) -> list[MessageText]:
 def _under_other_keys(conversation: Conversation, whole: str) -> Iterator[MessageText]:
     """Texts under other keys of messages than those of `with_texts`."""
     for number, message in enumerate(conversation.messages):
-        if len(message) > 2:
-            for key in {*message} - {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}:
-                of_tool = key == "name" and message["role"] in TOOL_ROLES
-                texts: list[str] = []
-                with_strings(message.get(key), texts.append)
-                for text in texts:
-                    field = TOOL_NAME if of_tool else key
-                    yield MessageText(number, field, unwritten(text, whole))
+        for key in {*message} - {"content", "tool_calls", *UNTOUCHED, *thought_keys(message)}:
+            # Most templates write the name of a tool in its call alone.
+            of_tool = key == "name" and message["role"] in TOOL_ROLES
+            texts: list[str] = []
+            with_strings(message.get(key), texts.append)
+            for text in texts:
+                field = "tool_name" if of_tool else key
+                yield MessageText(number, field, unwritten(text, whole))
 
 
 def _around(text: str, whole: str) -> str:

@@ -107,13 +107,13 @@ class Marked:
 
     texts: as they were; empty where marks are in place of them.
     written: the rendering, with its marks.
-    place: of the mark in a text.
+    rests: of each text, what comes after its mark; empty where marks are at the ends.
     """
 
     conversation: Conversation
     texts: Sequence[MessageText]
     written: str
-    place: Callable[[str], int] = len
+    rests: Sequence[str] = ()
 
     @cached_property
     def rendering(self) -> Unmarked:
@@ -127,21 +127,16 @@ class Marked:
         """
         unmarked, sizes = unmark(written), list[int | None]()
         for position, number in unmarked.marks:
-            rest = self._rests[number] if 0 <= number < len(self.texts) else ""
-            if not unmarked.text.startswith(rest, position):
-                rest = rest.rstrip()
-            is_there = unmarked.text.startswith(rest, position)
-            sizes.append(len(rest) if is_there else None)
+            rest = self.rests[number] if 0 <= number < len(self.rests) else ""
+            forms = (rest, rest.rstrip())
+            fitting = [each for each in forms if unmarked.text.startswith(each, position)]
+            sizes.append(len(fitting[0]) if fitting else None)
         return replace(unmarked, rests=sizes) if any(size != 0 for size in sizes) else unmarked
 
     @cached_property
     def owners(self) -> list[int]:
         """For each mark of the rendering, the number of its message; -1 for the beginning."""
         return [self.texts[of].message if of >= 0 else -1 for _, of in self.rendering.marks]
-
-    @cached_property
-    def _rests(self) -> list[str]:
-        return [each.text[self.place(each.text) :] for each in self.texts]
 
 
 def thought_keys(message: Message) -> list[str]:

@@ -106,9 +106,7 @@ class Finder:
     specials: every special token of the tokenizer. Several threads may use it at once.
     """
 
-    def __init__(
-        self, template: ChatTemplate, specials: Iterable[str], train_on: TrainOn = "assistant"
-    ) -> None:
+    def __init__(self, template: ChatTemplate, specials: Iterable[str], train_on: TrainOn) -> None:
         self.template = template
         self.train_on = train_on
         self.tokens = Specials(specials, template.eos)
@@ -189,11 +187,10 @@ class Finder:
         except RenderError:
             return None
         rendering = marked.rendering
+        places = enumerate(zip(rendering.marks, rendering.literals, strict=True), 1)
         specials = [
             (before, (start + a, start + b))
-            for before, ((start, _), literal) in enumerate(
-                zip(rendering.marks, rendering.literals, strict=True), 1
-            )
+            for before, ((start, _), literal) in places
             for a, b in self.tokens.spans(literal)
         ]
         written = {number for _, number in rendering.marks}
@@ -215,13 +212,13 @@ class Finder:
         Marks go after each text; then into its middle, because a template may inspect how a text
         begins or ends; then into no text of the user, because a template may compare those.
         """
-        for roles, place in product(
-            (None, ASSISTANT_ROLES | TOOL_ROLES), (_behind_text, _inside_text)
-        ):
+        own = ASSISTANT_ROLES | TOOL_ROLES
+        for roles, place in product((None, own), (_behind_text, _inside_text)):
             changed, texts = with_texts(conversation, partial(_with_mark, place), roles)
             with suppress(RenderError):
                 written = self.template.render(changed, marked=True)
-                marked = Marked(changed, texts, written, place)
+                rests = [each.text[place(each.text) :] for each in texts]
+                marked = Marked(changed, texts, written, rests)
                 if marked.rendering.text == text:
                     return marked
         return None

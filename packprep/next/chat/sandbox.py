@@ -24,6 +24,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from .marks import GENERATED
 from .value_limits import MAX_SIZE, LimitError, check_arguments, check_operands, sized, steps_of
 
 MAX_STEPS = 500_000  # of one rendering; a conversation of 100 messages takes a few hundred
@@ -45,30 +46,22 @@ _CHEAP_FILTERS |= {"selectattr", "sort", "unique"}
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one template, in which threads render one after another.
 
-    mark: put around the text of {% generation %} blocks, in renderings that ask for it.
-    current_mark: of the rendering that is made; empty if it has none.
+    mark: around the text of {% generation %} blocks, empty in renderings that do not ask for it.
     """
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
-    def __init__(self, mark: str) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_Generation, loopcontrols],
-            finalize=_shown,
-        )
-        self._lock, self._steps = threading.Lock(), 0
-        self._mark, self.current_mark = mark, ""
+    def __init__(self) -> None:
+        blocks = {"trim_blocks": True, "lstrip_blocks": True}
+        super().__init__(**blocks, extensions=[_Generation, loopcontrols], finalize=sized)
+        self._lock, self._steps, self.mark = threading.Lock(), 0, ""
         self.generates = False  # True once a template with {% generation %} was parsed
         self.filters["tojson"] = _tojson
         self.filters = {name: self._bounded(name, each) for name, each in self.filters.items()}
         self.filters |= {"counted": self._counted, "joined": _joined, "sized": sized}
         del self.globals["lipsum"]  # another text each time, of any size
-        self.globals |= {
-            "raise_exception": _raise,
-            "dict": lambda *args, **named: dict(*args, **named),
-        }
+        self.globals["raise_exception"] = _raise
+        self.globals["dict"] = lambda *args, **named: dict(*args, **named)
 
     def render(
         self, template: Template, variables: Mapping[str, object], *, marked: bool = False
@@ -77,7 +70,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         parts, size = [], 0
         try:
             with self._lock:
-                self._steps, self.current_mark = 0, self._mark if marked else ""
+                self._steps, self.mark = 0, GENERATED if marked else ""
                 for part in template.root_render_func(template.new_context(dict(variables))):
                     parts.append(part)
                     size += len(part)
@@ -191,7 +184,7 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         self.environment.generates = True  # type: ignore[attr-defined]
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        marks = [nodes.Output([nodes.EnvironmentAttribute("current_mark")]) for _ in range(2)]
+        marks = [nodes.Output([nodes.EnvironmentAttribute("mark")]) for _ in range(2)]
         return nodes.Scope([marks[0], *body, marks[1]]).set_lineno(line)
 
 
@@ -207,19 +200,12 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON text. Jinja2's own filter escapes characters for HTML."""
-    widest = max(
-        indent if isinstance(indent, int) else len(indent or ""), *map(len, separators or ("", ""))
-    )
-    if widest > _INDENT:
-        raise LimitError(f"the template indents or separates JSON with {widest:,} characters")
+    width = indent if isinstance(indent, int) else len(indent or "")
+    if max(width, *map(len, separators or ("", ""))) > _INDENT:
+        raise LimitError(f"the template indents or separates JSON by over {_INDENT} characters")
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-
-
-def _shown(value: Any) -> Any:
-    """A value to be written; `render` counts the characters of texts."""
-    return value if type(value) is str else sized(value)
 
 
 def _measure_terms(node: Any) -> int:

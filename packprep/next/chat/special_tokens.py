@@ -7,10 +7,10 @@ the template's own.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from os.path import commonprefix
 
 from .marks import BREAK, with_strings
@@ -48,13 +48,10 @@ class Specials:
         """Spans of special tokens and of the token that may end a turn."""
         return [match.span() for match in self._closing.finditer(text)]
 
-    def spans_within(self, pieces: Iterable[str]) -> list[Span]:
+    def spans_within(self, pieces: Sequence[str]) -> list[Span]:
         """Spans of special tokens in a text made of these pieces, each span within one piece."""
-        spans, start = [], 0
-        for piece in pieces:
-            spans += [(start + first, start + last) for first, last in self.spans(piece)]
-            start += len(piece)
-        return spans
+        placed = zip(accumulate(map(len, pieces), initial=0), pieces, strict=False)
+        return [(start + a, start + b) for start, piece in placed for a, b in self.spans(piece)]
 
     def _is_risky(self, text: str) -> bool:
         """True if a special token is or begins in the text, or the text could be a part of one."""

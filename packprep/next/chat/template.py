@@ -24,7 +24,6 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from ..support.errors import ConfigError, brief
 from .json_values import parsed_json
-from .marks import GENERATED
 from .sandbox import Sandbox
 from .types import BadRowError, Conversation, Message, RenderError
 
@@ -51,10 +50,8 @@ class ChatTemplate:
 
     def facts(self) -> dict[str, Any]:
         """All that decides its text, as JSON."""
-        digests = {
-            name: hashlib.sha256(source.encode()).hexdigest()
-            for name, source in sorted(self.sources.items())
-        }
+        sources = sorted(self.sources.items())
+        digests = {name: hashlib.sha256(source.encode()).hexdigest() for name, source in sources}
         return {"sha256": digests, "variables": dict(self.variables)}
 
     @property
@@ -76,14 +73,9 @@ class ChatTemplate:
         with the template's own reason.
         """
         sandbox, template = _compiled(self._source(conversation))
-        values = {
-            **self.variables,
-            **conversation.variables,
-            "messages": conversation.messages,
-            "tools": conversation.tools,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        values = {**self.variables, **conversation.variables, "documents": None}
+        values |= {"messages": conversation.messages, "tools": conversation.tools}
+        values["add_generation_prompt"] = add_generation_prompt
         if _CLOCK in values:
             values[_CLOCK] = _clock(values[_CLOCK])
         try:
@@ -129,7 +121,7 @@ class ChatTemplate:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str) -> tuple[Sandbox, Template]:
-    sandbox = Sandbox(GENERATED)
+    sandbox = Sandbox()
     return sandbox, sandbox.from_string(source)
 
 

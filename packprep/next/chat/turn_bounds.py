@@ -35,23 +35,14 @@ class Turn:
 
 
 def end_in(rendering: Unmarked, beginning: Unmarked) -> Place | None:
-    """Place in `rendering` where `beginning` ends; None unless there is exactly one.
-
-    A text may be trimmed in one of the two only: then what follows the end of the text is compared.
-    """
-    for whole, part in (
-        (rendering, beginning),
-        (rendering.at_ends, beginning.at_ends),
-    ):
-        tail, spots = _tail_and_spots(part, whole)
-        places = [
-            (before, position + len(tail))
-            for before, position, behind in spots
-            if behind.startswith(tail)
-        ]
-        if len(places) == 1:
-            return places[0]
-    return None
+    """Place in `rendering` where `beginning` ends; None unless there is exactly one."""
+    tail, spots = _tail_and_spots(beginning, rendering)
+    places = [
+        (before, position + len(tail))
+        for before, position, behind in spots
+        if behind.startswith(tail)
+    ]
+    return places[0] if len(places) == 1 else None
 
 
 def _tail_and_spots(
@@ -75,13 +66,6 @@ class Ending:
     place: Place
     last: str
     followed: str | None
-
-    def behind(self, skipped: int) -> "Ending":
-        """The ending without its first characters, which belong to the beginning of the turn."""
-        before, position = self.place
-        is_same = self.followed is not None and self.followed.startswith(self.last[:skipped])
-        followed = self.followed[skipped:] if self.followed is not None and is_same else None
-        return Ending((before, position + skipped), self.last[skipped:], followed)
 
 
 def ending(rendering: Unmarked, until: Unmarked, followed: Unmarked | None) -> Ending | None:
@@ -118,15 +102,20 @@ class EndFinder:
         self._specials = specials
         self._eos = eos
 
-    def size(self, end: Ending, rendering: Unmarked, first: int, is_last: bool) -> int | None:
+    def size(
+        self, end: Ending, skipped: int, rendering: Unmarked, first: int, is_last: bool
+    ) -> int | None:
         """Characters of an ending that belong to its turn, up to the end-of-turn token.
 
         It is the last special token there; without one, all that both renderings have is the
-        turn's. rendering: of all messages. first: position where the turn begins. is_last: no
+        turn's. skipped: its first characters, which belong to the beginning of the turn, and are
+        not counted. rendering: of all messages. first: position where the turn begins. is_last: no
         message follows. Returns None if one does, and the token is of last turns alone.
         """
-        last, followed = end.last, end.followed
-        if followed is None or followed.startswith(last):
+        last, begins = end.last[skipped:], end.last[:skipped]
+        is_known = end.followed is not None and end.followed.startswith(begins)
+        followed = (end.followed or "")[skipped:] if is_known else last
+        if followed.startswith(last):
             return self._closed(last) or len(last)
         common = self._common(last, followed)
         common = self._without_header(common, followed, rendering.literals[0])
@@ -160,11 +149,8 @@ class EndFinder:
         first, last = next(iter(self._specials.closing_spans(opening)), (0, 0))
         has_bos = not opening[:first].strip() and opening[first:last] not in followed
         behind_bos = opening[last:] if has_bos else ""
-        inside = {
-            place
-            for start, stop in self._specials.closing_spans(common)
-            for place in range(start + 1, stop)
-        }
+        spans = self._specials.closing_spans(common)
+        inside = {place for start, stop in spans for place in range(start + 1, stop)}
         for start in range(len(common)):
             header = common[start:]
             if start in inside or (self._eos and self._eos in header):

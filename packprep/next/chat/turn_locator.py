@@ -93,9 +93,9 @@ class TurnLocator:
         size = len(conversation.messages) - 1
         size = size if conversation.is_turn else self._excluded(conversation)
         blocks = generated_blocks(rendering)
-        for prompt in (False, True) if max(conversation.untrained, default=-1) < size else ():
+        if max(conversation.untrained, default=-1) < size:
             with suppress(RenderError):
-                text = unmark(self._render(conversation.until(size), prompt)).text if size else ""
+                text = unmark(self._render(conversation.until(size))).text if size else ""
                 if rendering.text.startswith(text):
                     return [block for block in blocks if block.last[1] > len(text)]
         raise RenderError(
@@ -146,7 +146,7 @@ class TurnLocator:
         sizes = [
             None
             if end is None
-            else self._ends.size(end.behind(skipped), rendering, first[1], is_last=not later)
+            else self._ends.size(end, skipped, rendering, first[1], is_last=not later)
             for end in ends
         ]
         if sizes[0] is None:

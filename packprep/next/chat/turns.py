@@ -85,8 +85,7 @@ def history_of(template: ChatTemplate, conversation: Conversation, turns: Turns)
     whole, rewrites, differs = template.render(conversation), False, False
     _, texts = with_texts(conversation, lambda _, text: text)
     for turn in turns:
-        until = template.render(conversation.until(turn + 1))
-        check_stable(template, conversation, turn, until)
+        until = _stable(template, conversation, turn)
         if not whole.startswith(until):
             own = [text.text for text in texts if text.message == turn]
             rewrites |= any(_is_lost(text, solid(until), solid(whole)) for text in own)
@@ -98,17 +97,15 @@ def _is_lost(text: str, until: str, whole: str) -> bool:
     """True if a part of a text is in the rendering up to its turn, and not in the whole one.
 
     until, whole: without white space. With a mark in the text, that part is of what only the first
-    rendering has around the mark: a thought, which the template may write between other signs.
+    rendering has before the mark: a thought, which the template may write between other signs.
     """
     if (match := NUMBERED.search(text)) is None:
         return len(unwritten(text, until)) < len(unwritten(text, whole))
-    before, mark, behind = until.partition(match[0])
-    later, kept, follows = whole.partition(match[0])
+    before, mark, _ = until.partition(match[0])
+    later, kept, _ = whole.partition(match[0])
     if not mark or not kept:
         return bool(mark)
     gone = _only_in(NUMBERED.split(before)[-1], NUMBERED.split(later)[-1])
-    if text[match.end() :].strip():
-        gone += "\n" + behind.removeprefix(commonprefix([behind, follows]))  # noqa: RUF071
     return any(piece in gone for piece in map(solid, pieces_of(text)) if piece)
 
 
@@ -120,32 +117,28 @@ def _only_in(text: str, other: str) -> str:
     return rest[: len(rest) - end]
 
 
-def check_stable(template: ChatTemplate, conversation: Conversation, turn: int, until: str) -> None:
-    """Raise RenderError unless the rendering `until` a turn continues the messages before it.
+def _stable(template: ChatTemplate, conversation: Conversation, turn: int) -> str:
+    """The rendering up to a turn. Raises RenderError unless it continues the messages before it.
 
     A template may leave out or move a text of theirs, as Mistral's does with a system message: a
     turn whose own text is kept is not ambiguous by that. Its own text must not differ otherwise.
     """
+    until = template.render(conversation.until(turn + 1))
     if turn == 0:
-        return
+        return until
     for prompt in (True, False):
         with suppress(RenderError):
             before = template.render(conversation.until(turn), add_generation_prompt=prompt)
             if until.startswith(before):
-                return
+                return until
     with suppress(RenderError):
         marked, _ = with_texts(conversation, as_mark)
-        order = _order(template, marked.until(turn + 1))
-        earlier = _order(template, marked.until(turn))
+        both = (unmark(template.render(marked.until(stop))) for stop in (turn, turn + 1))
+        earlier, order = ([number for _, number in each.marks] for each in both)
         if order[: len(earlier)] != earlier:
-            return
+            return until
     raise RenderError(
         f"the template renders the messages before message {turn} differently once it follows "
         "them, so no document shows what a model is prompted with; choose --turns row or each, or "
         "another template (--chat-template)"
     )
-
-
-def _order(template: ChatTemplate, marked: Conversation) -> list[int]:
-    """Numbers of the texts of a marked conversation, in the order of its rendering."""
-    return [number for _, number in unmark(template.render(marked)).marks]

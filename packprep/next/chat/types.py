@@ -87,15 +87,9 @@ class Piece(NamedTuple):
     specials: list[Span] | None
 
 
-PIECES = pa.list_(
-    pa.struct(
-        [
-            ("text", pa.large_string()),
-            ("ids", pa.list_(pa.int32())),
-            ("trained", pa.list_(pa.int32())),
-        ]
-    )
-)
+_NUMBERS = pa.list_(pa.int32())
+_PIECE = [("text", pa.large_string()), ("ids", _NUMBERS), ("trained", _NUMBERS)]
+PIECES = pa.list_(pa.struct(_PIECE))
 """Pieces of a document. trained: bytes of the text, or ids, at which trained spans begin and end,
 in turn; null where everything is trained. The field is missing where all rows are trained whole."""
 

@@ -66,11 +66,9 @@ def check_arguments(owner: Any, name: str, arguments: tuple[Any, ...]) -> None:
     for argument in arguments:
         if isinstance(argument, int) and abs(argument) > MAX_SIZE:
             raise LimitError(f"the template calls {name} with {argument:,}")
-    if not isinstance(owner, (str, list, tuple)):
-        return
     if name in ("format", "format_map") and isinstance(owner, str):
         _check_format(owner, arguments)
-    elif name in _GROWING:
+    elif name in _GROWING and isinstance(owner, (str, list, tuple)):
         is_width = name in ("expandtabs", "indent")
         sizes = [
             each if is_width and isinstance(each, int) else measured(each) for each in arguments
