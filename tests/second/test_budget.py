@@ -33,7 +33,7 @@ ALONE = {"loaders": ["schemas"]}
 """Rooms that import these of the others, and not all before them."""
 READS = {"numpy", "pyarrow"}
 """What a reader needs besides the standard library."""
-TREE_IS_FLAT = ("__main__", "__init__", "in_trainer")
+TREE_IS_FLAT = ("__main__", "__init__", "axolotl", "in_trainer")
 
 
 def room_of(path: Path) -> str:
