@@ -5,6 +5,7 @@ As tests/helpers/recipes.py and export_readers.py, with the trainers' own classe
 
 import importlib
 import importlib.util
+import json
 import sys
 import tempfile
 from functools import partial
@@ -73,6 +74,30 @@ def llama_factory_trainer(mask_dtype: Any, shards: Path, folder: Path) -> tuple[
     return steps(trainer), alone(shards)
 
 
+def llama_factory_run(shards: Path, folder: Path) -> tuple[Losses, Losses]:
+    """LLaMA-Factory on an export, with its own reader of `tokenized_path`, collator and mask."""
+    export(shards, str(folder / "rows"), "llama-factory")
+    for part in (llama(), tokenizer()):
+        part.save_pretrained(folder / "model")
+    settings = SETTINGS | {
+        "model_name_or_path": str(folder / "model"),
+        "template": "empty",
+        "dataset": "packed",
+        "tokenized_path": str(folder / "rows"),
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": "full",
+        "neat_packing": True,
+        "flash_attn": "sdpa",
+        "cutoff_len": 64,
+        "logging_steps": 1,
+        "output_dir": str(folder / "out"),
+    }
+    llama_factory("train.tuner").run_exp(settings)
+    state = json.loads((folder / "out" / "trainer_state.json").read_text())
+    return [log["loss"] for log in state["log_history"] if "loss" in log], alone(shards)
+
+
 def source_of(package: str, path: str) -> Path:
     """A file of a package that cannot be imported, because its dependencies are not installed."""
     spec = importlib.util.find_spec(package)
@@ -129,6 +154,7 @@ TRAINERS: dict[str, Recipe] = {
     "axolotl collator on an export": axolotl,
     "torchtune model, to_torchtune": torchtune,
     "llamafactory CustomSeq2SeqTrainer": partial(llama_factory_trainer, None),
+    "llamafactory on an export": llama_factory_run,
     "llamafactory CustomSeq2SeqTrainer, 4-D mask": partial(llama_factory_trainer, torch.float32),
 }
 

@@ -166,6 +166,8 @@ def main(
     for row in known:
         if row.get("like") or (packages and row["package"] not in packages):
             continue
+        if edition == "second" and row["package"] == "mosaicml-streaming":
+            continue  # only the first exports to its format
         versions: list[str | None] = [*row["versions"]]
         if newest:
             versions[-1] = None
