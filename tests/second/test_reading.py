@@ -106,6 +106,28 @@ def test_labels_beside_ids_that_nobody_named_are_refused(
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids,labels", "-q") == 0
 
 
+@pytest.mark.parametrize("option", ["text", "ids", "pieces", "pairs", "messages", "carry", "group"])
+def test_a_missing_column_is_named_with_those_that_are_there_and_its_option(
+    option: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, template = lines(tmp_path / "a.jsonl", [{"text": "a"}]), tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}</s>{% endfor %}")
+    columns = "no,other" if option == "pairs" else "no"
+    more = ["--chat-template", template] if option == "messages" else []
+    assert build(tmp_path, tokenizer, path, f"--{option}", columns, *more) == 2
+    expected = f"a.jsonl has no column 'no'; it has text; name one with --{option}\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+@pytest.mark.parametrize("name", ["p.parquet.gz", "p.arrow.zst", "p.bin.gz"])
+def test_files_that_are_read_at_many_places_are_not_compressed(
+    name: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"PAR1"))
+    assert build(tmp_path, tokenizer, tmp_path / name) == 2
+    assert capsys.readouterr().err.endswith("of text also .gz and .zst: uncompress others\n")
+
+
 @pytest.mark.parametrize("name", ["row", "part", "labels", "tokens"])
 def test_a_carried_column_has_no_name_of_the_build(
     name: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]

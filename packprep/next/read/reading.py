@@ -131,12 +131,13 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
     for name, kind in columns.items():
         if names.count(name) > 1:
             raise InputError(f"{source.name} has more than one column {name!r}; rename one")
-        if name in names or kind.is_beside or is_damaged:
-            continue
-        if table[name].null_count == len(table):
-            has = ", ".join(names) or "none"
-            cure = "; name one with --text" if isinstance(source.rows, Text) else ""
-            raise InputError(f"{source.name} has no column {name!r}; it has {has}{cure}")
+        is_known = name in names or kind.is_beside or is_damaged
+        if not is_known and table[name].null_count == len(table):
+            option = "ids" if isinstance(source.rows, Ids) else kind_of_rows(config)
+            option = "group" if name == config.group else option
+            option = "carry" if name in source.carried else option
+            has = f"it has {', '.join(names) or 'none'}; name one with --{option}"
+            raise InputError(f"{source.name} has no column {name!r}; {has}")
     labels = [name for name in _LABELS if name in names and name not in columns]
     if isinstance(source.rows, Ids) and not source.rows.labels and labels:
         raise InputError(

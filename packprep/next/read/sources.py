@@ -74,11 +74,8 @@ def resolve(
     known = dict[int, dict[str, Any]]()
     for source in sources:  # by the first file of each entry that has rows
         known[source.entry] = known.get(source.entry) or checked(source, config)
-    numbered = enumerate(zip(sources, made, strict=True))
-    return [
-        replace(source, number=number, digest=digest, **known[source.entry])
-        for number, (source, digest) in numbered
-    ]
+    each = enumerate(zip(sources, made, strict=True))
+    return [replace(s, number=at, digest=d, **known[s.entry]) for at, (s, d) in each]
 
 
 def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequence[Path]]]:
@@ -193,8 +190,11 @@ def _from_hub(name: str) -> list[Path]:
 def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source:
     """A source without number and digest. same: fields that the sources of an entry share."""
     kind, compression = known_format(paths[0].name)
-    if not kind:
-        raise InputError(f"{name} is of no known format; expected {_KNOWN}, also .gz and .zst")
+    if not kind or (compression and kind not in ("json", "csv", "text")):
+        raise InputError(
+            f"{name} is of no known format; expected {_KNOWN}, of text also .gz and .zst: "
+            "uncompress others"
+        )
     if not all(path.is_file() for path in paths):
         raise InputError(f"{name} is not a regular file; to read a pipe use - for standard input")
     files = [*map(str, paths)]
@@ -220,9 +220,8 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
 def content_digest(source: Source) -> str:
     """Digest of the content of a source."""
     digests = [file_digest(Path(path), xxhash.xxh3_128) for path in source.ready().paths]
-    if len(digests) > 1:
-        digests = [xxhash.xxh3_128_hexdigest(" ".join(digests).encode())]
-    return digests[0]
+    joined = " ".join(digests)
+    return joined if len(digests) == 1 else xxhash.xxh3_128_hexdigest(joined.encode())
 
 
 def content_digests(sources: Sequence[Source]) -> list[str]:
