@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import click
 
-from ..config.grammar import flag
+from ..config.grammar import count_of, flag, wrong
 from ..config.options import BuildConfig
 from ..config.yaml_file import HINTS, from_yaml
 from ..support.errors import ConfigError
@@ -104,6 +104,13 @@ def config_of(given: Mapping[str, Any], config_file: str | None) -> BuildConfig:
     if "tokenizer" in own and str(own["tokenizer"]).isdecimal():
         own["tokenizer"] = int(own["tokenizer"])
     return BuildConfig(**(options | own))
+
+
+def amount_of(option: str, text: str | None) -> int | None:
+    """The amount of an option. Raises ConfigError for others than whole numbers above 0."""
+    if text is not None and not (count_of(text) or 0) >= 1:
+        wrong(option, text, "a number of at least 1, such as 512 or 100k")
+    return count_of(text)
 
 
 @contextmanager

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from ..config.grammar import count_of, wrong
 from ..look.advice import name_of, notes
 from ..look.plan import CHOICES, Origin, Planned, origin_of, sweep
 from ..look.recipe import Equal, equal_recipe, read_recipe, recipe_notes, recipe_table, settings
 from ..plan.account import BATCH, FIGURES, MEANS
 from ..support.errors import ConfigError
-from .options import GROUPS, config_of, progress_of
+from .options import GROUPS, amount_of, config_of, progress_of
 from .options import command as make
 from .printing import print_grid, print_sentences
 
@@ -37,8 +36,8 @@ def run(
         raise ConfigError("--ranks can do nothing without --recipe; leave it out")
     if recipe is not None and any(len(values) > 1 for values in choices.values()):
         raise ConfigError("--recipe is for one plan; name one length, strategy and overflow")
-    unpacked = None if recipe is None else read_recipe(Path(recipe), _number("ranks", ranks))
-    padded, rows = _number("padding_of_batch", padding_of_batch), _number("sample", sample)
+    unpacked = None if recipe is None else read_recipe(Path(recipe), amount_of("ranks", ranks))
+    padded, rows = amount_of("padding_of_batch", padding_of_batch), amount_of("sample", sample)
     docs = padded or BATCH
     with progress_of(quiet) as progress, origin_of(config, rows, docs, progress) as origin:
         plans = sweep(origin, choices, progress)
@@ -48,17 +47,12 @@ def run(
     if as_json:
         print(json.dumps(_as_json(origin, plans, equal), indent=1))
         return
-    _print_plans(origin, plans, _number("global_batch_size", global_batch_size))
+    _print_plans(origin, plans, amount_of("global_batch_size", global_batch_size))
+    if rows is not None and origin.share == 1:
+        print("--sample takes whole splits, about 16 MB of text: all of it is planned")
     print_sentences(notes(origin, plans, padded))
     if equal is not None:
         _print_recipe(equal, plans[0].config.max_length)
-
-
-def _number(option: str, text: str | None) -> int | None:
-    """The amount of an option. Raises ConfigError for others than whole numbers above 0."""
-    if text is not None and not (count_of(text) or 0) >= 1:
-        wrong(option, text, "a number of at least 1, such as 512 or 100k")
-    return count_of(text)
 
 
 def _print_plans(origin: Origin, plans: Sequence[Planned], batch: int | None) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def print_output(output: Output, share: float | None = None) -> None:
     """Print where an output is and what became of every token. share: of the text in a dry run."""
-    from ..look.closing import read_report, table, tokenizer_of  # a quiet build needs none of it
-    from ..look.findings import Facts, findings
+    from ..look.closing import table  # a quiet build needs none of it
+    from ..look.findings import facts_of, findings
 
-    report, tokenizer = read_report(output), tokenizer_of(output)
-    rows, name = list(table(report, tokenizer)), str(output.files)
+    facts, name = facts_of(output), str(output.files)
+    report, rows = facts.report, list(table(facts.report, facts.tokenizer))
     if share is None:
         stores = {store["path"] for store in output.manifest.run.get("stores", {}).values()}
         rows += [("tokens stay in", path) for path in sorted(stores)]
@@ -33,8 +33,7 @@ def print_output(output: Output, share: float | None = None) -> None:
         whole = f"about {tokens:,.0f} tokens in {packs:,.0f} packs, {size:,.1f} MB"
         rows.append(("the whole build", whole))
     print_table(name, rows)
-    options = output.manifest.data["inputs"]["options"]
-    print_findings(findings(Facts(report, options, tokenizer)), sys.stderr)
+    print_findings(findings(facts), sys.stderr)
 
 
 def print_table(name: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -9,7 +9,7 @@ from ..look.verify import verify
 from ..schemas.files import is_url
 from ..schemas.manifest import open_output
 from ..support.errors import InputError
-from .options import progress_of
+from .options import amount_of, progress_of
 
 _HELP = """Check that an output is sound: digests, invariants, each document, account.
 
@@ -26,7 +26,7 @@ Example: packprep verify packed --rebuild
     type=click.Choice(["transformers"]),
     help="Encode documents again with its library.",
 )
-@click.option("--sample", default=1000, type=click.IntRange(1), help="Rows for --against.  [1000]")
+@click.option("--sample", default="1000", metavar="ROWS", help="Rows for --against.  [1000]")
 @click.option("--tokenizer", metavar="NAME", help="The tokenizer, if it has moved.")
 @click.option("--chat-template", metavar="FILE", help="The template, if it is code, or has moved.")
 @click.option("--store", multiple=True, metavar="DIR", help="Token store of a plan that has moved.")
@@ -34,13 +34,14 @@ def command(
     output: str,
     rebuild: bool,
     against: str | None,
-    sample: int,
+    sample: str,
     store: tuple[str, ...],
     **moved: Any,
 ) -> None:
     """Print the findings; exit 1 if there are any."""
     if not is_url(output) and not Path(output).is_dir():
         raise InputError(f"{output} is no folder; expected an output of packprep")
+    rows = amount_of("sample", sample) or 1
     findings, words = verify(output, store), "sound"
     try:
         with progress_of(quiet=False) as progress:
@@ -52,7 +53,7 @@ def command(
             if against and not findings:
                 from ..look.against import compare
 
-                found, compared = compare(open_output(output, store), sample, progress, **moved)
+                found, compared = compare(open_output(output, store), rows, progress, **moved)
                 findings, words = findings + found, f"{words}; {compared}"
     except InputError as error:
         raise InputError(f"{error}; run this where the build ran, with its files") from None

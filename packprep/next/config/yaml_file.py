@@ -59,7 +59,7 @@ def from_yaml(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
     """
     if len(including) > _DEEPEST:
         raise ConfigError(f"{path} is included through {_DEEPEST} files, or by itself; do it once")
-    options = _loaded(path, including)
+    options = load_table(path, including)
     names = options.pop("include", [])
     merged: dict[str, Any] = {}
     for name in [names] if isinstance(names, str) else names:
@@ -74,8 +74,8 @@ def from_yaml(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
     return merged | options
 
 
-def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
-    """Keys and values of one file, with _ in the keys."""
+def load_table(path: Path, including: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Keys and values of one file of YAML or JSON, with _ in the keys. Raises ConfigError."""
     try:
         content = path.read_bytes()
         if len(content) > _MOST_BYTES:
@@ -90,7 +90,7 @@ def _loaded(path: Path, including: tuple[Path, ...]) -> dict[str, Any]:
         shown = " ".join(str(error).split())[:300]
         raise ConfigError(f"{path} is not readable as YAML: {shown}") from None
     if not isinstance(loaded or {}, Mapping):
-        raise ConfigError(f"{path} is no table; expected lines such as max_length: 4096")
+        raise ConfigError(f"{path} is no table; expected lines of NAME: VALUE")
     return {str(key).replace("-", "_"): value for key, value in (loaded or {}).items()}
 
 

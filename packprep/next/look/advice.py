@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from .findings import cause_of_room
+from .findings import Facts, cause_of_room
 from .plan import Origin, Planned
 
 _LOW = 0.9  # utilization below which packs are worth a look
-_LOST = 0.01  # share of tokens that the plan that is named as the fullest may lose
+_LOST = 0.01  # share of tokens that the fullest plan may lose, unless every plan loses more
 
 
 def name_of(plan: Planned) -> str:
@@ -31,15 +31,17 @@ def notes(origin: Origin, plans: Sequence[Planned], padding: int | None) -> Iter
         yield f"of a sample, {origin.share:.3%} of it: counts are scaled to the whole"
     made = [plan for plan in plans if plan.report]
     if len(made) > 1:
-        keep = [plan for plan in made if plan.report["tokens_lost_share"] <= _LOST] or made
-        best = max(keep, key=_merits)
-        yield f"fullest packs, of plans that lose at most {_LOST:.0%}: {name_of(best)}"
+        most = max(_LOST, min(plan.report["tokens_lost_share"] for plan in made))
+        keep = [plan for plan in made if plan.report["tokens_lost_share"] <= most]
+        best = name_of(max(keep, key=_merits))
+        yield f"fullest packs, of plans that lose at most {100 * most:.3g}%: {best}"
     for plan in plans:
         name = f"{name_of(plan)}: " if len(plans) > 1 else ""
         if not plan.report:
             yield f"{name}left out: {plan.problem}"
         elif (full := plan.report["utilization"]) < _LOW:
-            cause, cure = cause_of_room(plan.report, plan.config.deciding())
+            facts = Facts(plan.report, plan.config.deciding(), {}, pairs=origin.pairs)
+            cause, cure = cause_of_room(facts)
             yield f"{name}packs are filled to {full:.0%} only: {cause}; {cure}"
     by_length = {plan.choice[0]: plan for plan in made[::-1]}
     small = origin.config.min_pack_tokens

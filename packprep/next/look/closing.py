@@ -8,7 +8,7 @@ from typing import Any
 
 from ..plan.types import Dropped
 from ..schemas.files import FormatError
-from ..schemas.manifest import Output
+from ..schemas.manifest import Manifest, Output
 from .figures import FIGURES, Report
 
 NAME, VERSION = "report.json", 2
@@ -40,9 +40,9 @@ def parse_report(content: bytes, where: str) -> dict[str, Any]:
     return report
 
 
-def tokenizer_of(output: Output) -> Mapping[str, Any]:
+def tokenizer_of(manifest: Manifest) -> Mapping[str, Any]:
     """Facts of the tokenizer of an output, which all stores that it was packed from share."""
-    tokens = output.manifest.data["inputs"]["tokens"]
+    tokens = manifest.data["inputs"]["tokens"]
     facts: Mapping[str, Any] = tokens.get("stores", [tokens])[0]["tokenizer"]
     return facts
 

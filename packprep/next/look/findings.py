@@ -5,7 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 from ..chat.types import THOUGHT_KEYS
 from ..plan.types import Dropped
-from .closing import lost_tokens
+from ..schemas.manifest import Output
+from .closing import lost_tokens, read_report, tokenizer_of
 from .figures import Report, as_text, values
 from .measure import Measured
 
@@ -29,13 +30,22 @@ class Finding(NamedTuple):
 class Facts(NamedTuple):
     """Facts that findings are made of. options: those that decide bytes, {} if they are not known.
 
-    tokenizer: its facts. measured: counts from the shards, None if they were not read.
+    tokenizer: its facts. measured: counts from the shards, None if they were not read. pairs: True
+    if its rows are pairs.
     """
 
     report: Report
     options: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
     measured: Measured | None = None
+    pairs: bool = False
+
+
+def facts_of(output: Output) -> Facts:
+    """Facts of an output. Raises FormatError for a report that is not what was signed."""
+    manifest = output.manifest
+    options, pairs = manifest.data["inputs"]["options"], "pair_sides" in manifest.columns
+    return Facts(read_report(output), options, tokenizer_of(manifest), pairs=pairs)
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -48,7 +58,7 @@ def _lost(facts: Facts) -> Iterator[Finding]:
     report, options = facts.report, {**facts.options, "max_length": facts.report["max_length"]}
     lost, undrawn = lost_tokens(report)
     words = {each.value: (each.place, each.cure) for each in Dropped} if facts.options else {}
-    cure = "raise --max-length" + ("" if "pairs" in options else ", or choose --overflow split")
+    cure = "raise --max-length" + ("" if facts.pairs else ", or choose --overflow split")
     words["truncated"] = ("cut off documents longer than a pack", cure)
     for reason, count in lost.items():
         share = count / max(report["tokens"]["tokens_in"] - undrawn, 1)
@@ -65,22 +75,26 @@ def _fill(facts: Facts) -> Iterator[Finding]:
     if full >= 0.95:
         yield Finding("good", filled)
     else:
-        cause, cure = cause_of_room(facts.report, facts.options)
+        cause, cure = cause_of_room(facts)
         yield Finding("bad" if full < 0.8 else "note", f"{filled} only: {cause}", cure)
 
 
-def cause_of_room(report: Report, options: Mapping[str, Any]) -> tuple[str, str]:
-    """Cause and cure of packs that are not full. options: those that decide bytes."""
+def cause_of_room(facts: Facts) -> tuple[str, str]:
+    """Cause and cure of packs that are not full."""
+    report, options = facts.report, facts.options
     strategy, multiple = options.get("strategy", "best_fit"), options.get("pad_to_multiple")
     best = "optimal" if strategy == "best_fit" else "best_fit"
     many = f"{strategy} makes {report['gap_share']:.1%} more packs than are needed"
+    filler = report["packs"] - report["bound"] - report["gap"]
+    empty = (1 - report["utilization"]) * report["packs"]
     few = f"few documents fit together into {report['max_length']:,} tokens"
-    may_split = "overflow" in options and "pairs" not in options
+    may_split = "overflow" in options and not facts.pairs
     causes = (
         (report["packs"] == 1, "all documents fit into one pack", "lower --max-length"),
         ("max_segments" in options, "--max-segments holds packs small", "raise or leave it out"),
         ("group" in options, "documents of two groups share no pack", "join small groups"),
         (report["gap_share"] > 0.02, many, f"choose --strategy {best}"),
+        (filler > empty / 2, f"{filler:,} packs are filler of --multiple", "choose a smaller one"),
         (multiple, f"segments are padded to a multiple of {multiple}", "lower --pad-to-multiple"),
         (may_split, few, "choose --overflow split"),
         (True, few, "compare lengths with packprep plan"),
@@ -132,7 +146,12 @@ def _labels(facts: Facts) -> Iterator[Finding]:
 
 
 def _mix(facts: Facts) -> Iterator[Finding]:
-    for source in facts.report.get("mix", {}).get("sources", ()):
+    sources = facts.report.get("mix", {}).get("sources", ())
+    asked, packed = facts.options.get("max_tokens", 0), facts.report["tokens"]["tokens_packed"]
+    if packed < asked and all(each["share"] is None and each["passes"] >= 1 for each in sources):
+        text = f"{packed:,} tokens are in packs, of {asked:,} of --max-tokens"
+        yield Finding("note", text, "the sources have no more")
+    for source in sources:
         if source["passes"] > 4:
             text = f"{source['name']} is used {source['passes']:.1f} times"
             yield Finding("note", text, "lower its weight or set max_epochs: repeats teach little")

@@ -17,9 +17,9 @@ from ..support.records import read_record
 from ..tokens.store import FACTS, Entry, entries_of, read_entry
 from ..write.output import JOB, SUFFIX
 from ..write.shards import WindowFile
-from .closing import parse_report, read_report, table, tokenizer_of
+from .closing import parse_report, table
 from .figures import short_names
-from .findings import Facts, Finding, findings
+from .findings import Facts, Finding, facts_of, findings
 from .measure import Counts
 
 Rows = list[tuple[str, str]]
@@ -59,12 +59,10 @@ def look(name: str) -> Place:
             return _store(name, entries_of(str(path)))
         except InputError:
             raise InputError(
-                f"{name} has no {MANIFEST}; expected an output, a token store, or a build that is "
-                "not finished"
+                f"{name} has no {MANIFEST}; expected an output, finished or not, or a token store"
             ) from None
     output = open_output(name)
-    options = output.manifest.data["inputs"]["options"]
-    return _of_report(name, Facts(read_report(output), options, tokenizer_of(output)), output)
+    return _of_report(name, facts_of(output), output)
 
 
 def _of_report(name: str, facts: Facts, output: Output | None) -> Place:

@@ -28,6 +28,7 @@ from ..support.progress import Progress
 from ..tokens.store import Entry, is_store, read_entry
 from ..tokens.tokenizer import Tokenizer
 from ..write.report import make_report
+from .closing import tokenizer_of
 from .lengths import Part, is_lengths, lengths_of_file, parts_of_output
 
 _MOST = 2_000_000  # documents that a sample is repeated to
@@ -216,10 +217,9 @@ def _of_output(place: str, config: BuildConfig, batch: int) -> Origin:
     if "pair_sides" in output.manifest.columns:
         options["pairs"] = "0,1"
     options |= {name: getattr(config, name) for name in _PACKS if config.is_set(name)}
-    tokens = inputs["tokens"].get("stores", [inputs["tokens"]])[0]
     lost = sum(ledger["dropped"].values()) + ledger["truncated"]
     name = f"{place}, without the {lost:,} tokens it lost" if lost else place
-    tokenizer = Tokenizer.from_facts(tokens["tokenizer"])
+    tokenizer = Tokenizer.from_facts(tokenizer_of(output.manifest))
     return _of_lengths(name, parts_of_output(output), BuildConfig(**options), tokenizer, batch)
 
 

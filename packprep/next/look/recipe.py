@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.yaml_file import load_yaml
+from ..config.yaml_file import load_table
 from ..support.errors import ConfigError
 
 _NAMES = {
@@ -89,17 +89,7 @@ def read_recipe(path: Path, ranks: int | None = None) -> Recipe:
 
     Raises ConfigError for a file without the settings that count, or of a packed run.
     """
-    try:
-        values = load_yaml(path.read_text(), str(path))
-    except ConfigError:
-        raise
-    except Exception as error:  # PyYAML also lets errors of int(), date() and re through
-        shown = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"{path} is not readable as YAML or JSON: {shown}; expected the settings of a trainer"
-        ) from None
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{path} is no table; expected lines such as learning_rate: 2e-5")
+    values = load_table(path)
     for name in _PACKED:
         if values.get(name) is True:
             raise ConfigError(

@@ -12,6 +12,7 @@ from ..schemas.manifest import Manifest, Output, PackBatch, packs
 from ..schemas.views import ListView, list_view, segments_of
 from ..support.errors import ConfigError, InputError, nearest
 from ..tokens.tokenizer import load_tokenizer
+from .closing import tokenizer_of
 
 View = Callable[[str], ListView]
 """A column of a batch by the standard name."""
@@ -187,8 +188,7 @@ def decoder_of(manifest: Manifest, moved: str | None) -> Any:
     """
     from tokenizers import Tokenizer
 
-    tokens = manifest.data["inputs"]["tokens"]
-    expected = tokens.get("stores", [tokens])[0]["tokenizer"]["sha256"]
+    expected = tokenizer_of(manifest)["sha256"]
     source = moved or manifest.run.get("tokenizer")
     if not expected and moved is None:
         return None
@@ -200,8 +200,7 @@ def decoder_of(manifest: Manifest, moved: str | None) -> Any:
         tokenizer = load_tokenizer(source, bos="none", eos="none")
     except InputError as error:
         raise InputError(
-            f"the tokenizer of the build cannot be read: {error}; give it with --tokenizer, or add "
-            "--ids"
+            f"the tokenizer of the build cannot be read: {error}; give --tokenizer, or add --ids"
         ) from None
     if expected not in ("", tokenizer.sha256):
         raise ConfigError(

@@ -106,10 +106,8 @@ def _coverage(output: Output, pieces: list[tuple[Any, ...]]) -> Iterator[Finding
     real = ids != FILLER
     rows = sum(source["rows"] for source in output.manifest.data["sources"])
     if (ids[real] >= rows).any():
-        worst = int(ids.max())
-        yield Finding(
-            kind="document", what=f"document {worst:,} is there; rows are 0 to {rows - 1:,}"
-        )
+        what = f"document {ids.max():,} is there; rows are 0 to {rows - 1:,}"
+        yield Finding(kind="document", what=what)
     keys = np.stack([ids[real], parts[real].astype(np.int64), starts[real].astype(np.int64)])
     unique, counts = np.unique(keys, axis=1, return_counts=True)
     sources = output.manifest.data["sources"]

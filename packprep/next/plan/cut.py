@@ -22,7 +22,7 @@ class TooLongError(InputError):
     """A document longer than a pack with overflow error; the caller says before it which."""
 
     def __init__(self, document: int, tokens: int, most: int) -> None:
-        cure = "choose --overflow split, truncate or drop"
+        cure = "leave out --overflow, or choose truncate or drop"
         super().__init__(f"{tokens:,} tokens but a pack holds {most:,}; {cure}")
         self.document = document
 

@@ -91,7 +91,7 @@ class Dropped(StrEnum):
     OVERFLOW = (
         "overflow",
         "in documents longer than max_length {max_length:,}",
-        "raise max_length or choose overflow split or truncate",
+        "raise max_length or leave out overflow",
     )
     SHORT_TAIL = (
         "short_tail",
