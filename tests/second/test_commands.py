@@ -4,9 +4,11 @@ import contextlib
 import datetime
 import errno
 import gzip
+import importlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,13 +21,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import yaml
 
 import packprep.next
 from packprep.next import BuildConfig
-from packprep.next.cli.main import main
+from packprep.next.cli.main import COMMANDS, main
 from packprep.next.config.yaml_file import from_yaml
 from packprep.next.packing.plan import PackPlan
 from packprep.next.support.errors import ConfigError
@@ -154,7 +157,101 @@ def test_an_output_that_can_be_no_new_folder_is_refused(run: Command, name: str)
     for command in (BUILD, ("pack", "store")):
         said = run(*command, "-o", name)
         assert said.code == 2
-        assert said.err.startswith(f"error: --output is {name!r}, expected")
+        assert said.err.startswith(f"error: -o is {name!r}, expected")
+
+
+@pytest.mark.parametrize("changed", ["rows", "options"])
+def test_a_build_that_finished_nothing_is_begun_again(run: Command, changed: str) -> None:
+    rows = Path("rows.jsonl")
+    rows.write_text('{"text": "a"}\n{"text": 3}\n')
+    command = ("build", "rows.jsonl", *BUILD[2:], "-o", "out", "-q")
+    assert run(*command).code == 2
+    assert Path("out.incomplete/job.json").exists()
+    if changed == "rows":
+        rows.write_text('{"text": "a"}\n{"text": "b"}\n')
+    more = [] if changed == "rows" else ["--on-error", "skip", "--seed", "1"]
+    assert run(*command, *more) == (0, "", "")
+
+
+def test_finished_work_of_another_build_is_kept(run: Command) -> None:
+    command = ("build", "in/long.jsonl", *BUILD[2:], "-o", "out", "-q")
+    assert "choose truncate or drop" in run(*command, "--overflow", "error").err
+    said = run(*command)
+    assert (said.code, said.out) == (2, "")
+    assert "repeat its command, or add --overwrite (overflow was error, now default)" in said.err
+    assert run(*command, "--overwrite").code == 0
+
+
+def test_nothing_is_made_in_an_output(run: Command) -> None:
+    assert run(*BUILD, "-o", "out", "-q").code == 0
+    makes = (BUILD, ("tokenize", *BUILD[1:4]), ("export", "out", "--to", "hf"))
+    for make in makes:
+        said = run(*make, "-o", "out/sub")
+        assert (said.code, "is in the finished output" in said.err) == (2, True)
+    assert run("verify", "out").out == "out: sound\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_no_types_of_the_library(name: str) -> None:
+    command: Any = importlib.import_module(f"packprep.next.cli.{name}").command
+    text = command.get_help(click.Context(command, info_name=name, terminal_width=80))
+    assert "RANGE" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("tokenize", "in/a.jsonl", "--tokenizer", "in/tiny"), "-o"),
+        (("build", "in/a.jsonl", "--tokenizer", "in/tiny"), "-o"),
+        (("build", "in/a.jsonl", "-o", "out"), "--tokenizer"),
+        ((*BUILD, "-o", "out", "--columns", "plan"), "--store"),
+        (("verify", "out", "--sample", "0"), "--sample"),
+        (("export", "out", "-o", "x", "--to", "y"), "--to"),
+        (("plan", "in/a.jsonl", "--tokenizer", "in/tiny", "--sample", "0"), "--sample"),
+    ],
+)
+def test_an_error_names_options_that_the_command_has(
+    run: Command, command: tuple[str, ...], named: str
+) -> None:
+    if command[0] in ("verify", "export"):
+        assert run(*BUILD, "-o", "out", "-q").code == 0
+    said = run(*command)
+    options: Any = importlib.import_module(f"packprep.next.cli.{command[0]}").command.params
+    known = {flag for option in options for flag in option.opts}
+    found = {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said.err)}
+    assert (said.code, named in found, found - known) == (2, True, set())
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--overflow", "drop"], "leave out overflow"),
+        (["--overflow", "truncate"], "raise --max-length"),
+        (["--overflow", "error"], "choose truncate or drop"),
+    ],
+)
+def test_nothing_advises_to_split_pairs(run: Command, options: list[str], cause: str) -> None:
+    pairs = ("in/pairs.jsonl", "--tokenizer", "in/tiny", "--pairs", "chosen,rejected")
+    assert run("tokenize", *pairs, "-o", "st", "-q").code == 0
+    for command in (("build", *pairs), ("pack", "st")):
+        said = run(*command, "-o", command[0], "--max-length", "24", *options)
+        assert cause in " ".join(said.err.split())
+        assert "split" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        (["--multiple", "64:fill"], "packs are filler of --multiple"),
+        (["--max-tokens", "10B"], "of 10,000,000,000 of --max-tokens; the sources have no more"),
+    ],
+)
+def test_what_an_amount_leads_to_is_said(run: Command, options: list[str], note: str) -> None:
+    assert note in " ".join(run(*BUILD, "-o", "out", *options).err.split())
+    said = run(*BUILD, "-o", "few", "--max-tokens", "500", "--multiple", "1:fill").err
+    assert "--max-tokens" not in said
+    assert "filler" not in said
 
 
 def test_a_dry_run_says_what_the_build_makes_and_leaves_nothing(run: Command) -> None:

@@ -31,7 +31,7 @@ command = make(
     ),
     """\b
     Pack the tokens of stores: the bytes that `packprep build` would write.
-    SOURCE: what `packprep tokenize` or --store wrote, or token files: .bin .npy .ds
+    SOURCE: a folder of `packprep tokenize` or --store, or files .bin .npy .ds
     Example: packprep pack tokens -o packed --max-length 8192
     """,
 )

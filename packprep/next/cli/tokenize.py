@@ -3,7 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import click
+
 from ..run.build import tokenize
+from ..support.errors import ConfigError
+from ..write.output import check_outside
 from .options import GROUPS, config_of, progress_of
 from .options import command as make
 
@@ -12,6 +16,9 @@ def run(config_file: str | None, quiet: bool, **given: Any) -> None:
     """Tokenize, and print the folder of the tokens."""
     config = config_of(given, config_file)
     config = replace(config, store=config.output or config.store, output="")
+    if not config.store:
+        raise ConfigError("-o is missing; name a folder for the tokens, such as -o tokens")
+    check_outside(config.store)
     with progress_of(quiet) as progress:
         entry = tokenize(config, progress=progress)
     if not quiet:
@@ -33,3 +40,6 @@ command = make(
     Example: packprep tokenize docs/*.jsonl.gz -o tokens --tokenizer gpt2
     """,
 )
+for param in command.params:
+    if isinstance(param, click.Option) and param.name == "output":
+        param.help = "Folder or URL of the store, which may have other tokens too."

@@ -15,6 +15,7 @@ from ..schemas.manifest import Output, Stores, open_output
 from ..support.errors import ConfigError, nearest
 from ..support.records import sync_folder, write_file
 from ..tokens.store import complete_entry, is_store
+from ..write.output import check_outside
 from . import flat, rows, tables
 from .view import ends_of
 
@@ -95,6 +96,7 @@ def _made(target: Path, facts: Mapping[str, Any], parts: Mapping[str, Any]) -> d
     """Make a folder that is absent or complete. parts: by split, f(folder, format) -> rows."""
     if target.exists():
         raise ConfigError(f"{target} is there already; choose another -o, or delete it")
+    check_outside(str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(
         prefix=f"{target.name}.", suffix=".tmp", dir=target.parent, ignore_cleanup_errors=True

@@ -277,7 +277,7 @@ def _prepared(config: BuildConfig, *, packs: bool = True, stored: bool = False) 
         raise InputError("no source is given; name files, a folder, - or a hub dataset")
     output, name = config.output, os.fsencode(Path(config.output).name)
     if packs and (name in (b"", b"..") or len(name) > _LONGEST_NAME):
-        raise ConfigError(f"--output is {output!r}, expected a new folder, such as packed")
+        raise ConfigError(f"-o is {output!r}, expected a new folder, such as packed")
     if config.is_plan and packs and not config.store and not stored:
         raise ConfigError("--columns plan leaves the tokens in a store; keep one with --store DIR")
     if config.is_plan and packs and any(map(is_url, (output, config.store, *config.sources))):

@@ -24,6 +24,7 @@ from ..support.records import sync_folder, write_file
 
 SUFFIX, _OLD = ".incomplete", ".old"
 JOB, NAMES = "job.json", "names.json"
+LEFT = "is an unfinished build of other settings or sources; repeat its command, or add --overwrite"
 _HERE, _BOTH = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
 PARTS = ("tokens", "shards", "receipts", "scratch", NAMES, JOB)
 
@@ -84,19 +85,27 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return f" ({', '.join(each)})" if names else ""
 
 
+def check_outside(place: str) -> None:
+    """Raise ConfigError for a place in an output, where `verify` would call it surplus."""
+    parent = Path(place).absolute().parent
+    if not is_url(place) and (parent / MANIFEST).exists() and (parent / "report.json").exists():
+        raise ConfigError(f"{place} is in the finished output {parent}; choose another -o")
+
+
 def claim(
     output: str, facts: Mapping[str, Any], *, overwrite: bool = False, alone: bool = True
 ) -> bool:
     """Begin in the staging folder, or resume. Returns True if only the last rename is missing.
 
     facts: of the job, with its `identity`. alone: no other process works there. Raises ConfigError
-    if another build has left its work there, unless it is to be replaced.
+    if another build has left finished work there, unless it is to be replaced.
     """
+    check_outside(output)
     staging = staging_of(output)
     if staging.exists():
         if _is_complete(staging, facts["identity"]):
             return True
-        _resume(staging, facts["identity"], overwrite=overwrite, alone=alone)
+        _resume(staging, facts, overwrite=overwrite, alone=alone)
     for name in ("shards", "receipts"):
         (staging / name).mkdir(parents=True, exist_ok=True)
     write_file(staging / JOB, canonical_json(facts))
@@ -105,17 +114,14 @@ def claim(
     return False
 
 
-def _resume(staging: Path, identity: str, *, overwrite: bool, alone: bool) -> None:
+def _resume(staging: Path, facts: Mapping[str, Any], *, overwrite: bool, alone: bool) -> None:
     """Leave what a killed build of this identity has finished, and nothing else."""
-    before = _read(staging / JOB)
-    if before is not None and before.get("identity") != identity:
-        if not overwrite and any(staging.glob("*/*.json")):
-            raise ConfigError(
-                f"{staging} is an unfinished build of other settings or sources; repeat its "
-                "command to resume it, or add --overwrite to start over"
-            )
-        before = None
-    if before is None:
+    before = _read(staging / JOB) or {}
+    if before.get("identity") != facts["identity"]:
+        receipts = [*staging.glob("tokens/tokens-*.json"), *staging.glob("receipts/*.json")]
+        if before and receipts and not overwrite:
+            options = (each["inputs"]["options"] for each in (before, facts))
+            raise ConfigError(f"{staging} {LEFT}{_changed(*options)}")
         for path in staging.iterdir():
             if path.name != "scratch":  # standard input is there
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -128,11 +134,10 @@ def _resume(staging: Path, identity: str, *, overwrite: bool, alone: bool) -> No
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
+    with suppress(OSError, ValueError):
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else None
+    return None
 
 
 def _is_complete(staging: Path, identity: str) -> bool:

@@ -24,7 +24,7 @@ from ..schemas.manifest import parse_manifest, read_manifest
 from ..schemas.remote import RemoteFiles, asked, opened
 from ..support.ahead import ahead
 from ..support.errors import ConfigError
-from .output import JOB, NAMES, unfinished
+from .output import JOB, LEFT, NAMES, unfinished
 
 _PUBLISHED = "published.json"
 _LAST = ("state.json", "dataset_dict.json")
@@ -58,10 +58,7 @@ def begin(output: str, identity: str, *, overwrite: bool) -> None:
             raise ConfigError(f"{output} has {names[0]} of another making; choose another -o")
     elif work.read(JOB) != mine:
         if not overwrite:
-            raise ConfigError(
-                f"{work} is an unfinished build of other settings or sources; repeat its command "
-                "to resume it, or add --overwrite to start over"
-            )
+            raise ConfigError(f"{work} {LEFT}")
         work.call("pipe_file", JOB, mine)
         _delete(work, [name for name in work.list() if name != JOB])
         _delete(files, files.list())
