@@ -22,9 +22,9 @@ Example: packprep export packed --to trl -o packed-trl
 
 _JOINS = (
     "pretrain_gpt.py shuffles {these}, joins them, and cuts them at every --seq-length tokens. It "
-    "finds the ends of documents by EOS alone{eos}, and only with --reset-position-ids and "
-    "--reset-attention-mask, if its attention reads that mask: fused causal kernels do not; "
-    "--eod-mask-loss takes the loss from the token after EOS"
+    "finds the ends of documents by EOS alone{eos}, and only with --reset-attention-mask, if its "
+    "attention reads that mask: fused causal kernels do not; --reset-position-ids changes nothing "
+    "for a model with RoPE; --eod-mask-loss takes the loss from the token after EOS"
 )
 _PIECES = "; pieces that end without EOS are not found. For packs as they are: --to megatron-bridge"
 

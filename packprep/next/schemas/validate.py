@@ -56,7 +56,7 @@ def check_batch(batch: pa.RecordBatch, layout: Layout, where: str, first_pack: i
 def findings(
     batch: pa.RecordBatch, layout: Layout, where: str, first_pack: int = 0
 ) -> Iterator[Finding]:
-    """Every kind of violation in a batch; README.md lists the invariants.
+    """Every kind of violation in a batch; the page of the format lists the invariants.
 
     where: name of the file. first_pack: number in the file of the first pack. A batch with wrong
     boundaries has no other findings. Costs about a nanosecond a token for all columns.

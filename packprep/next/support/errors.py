@@ -4,7 +4,7 @@ PackprepError(ValueError)
 ├── ConfigError  an option or argument is wrong
 ├── InputError   a source, a document or a tokenizer is wrong: names the file and the row
 └── StoppedError the machine stopped the build (memory, disk): the same command resumes it
-packprep.schemas.FormatError(ValueError)  a file of packprep is damaged, or is not what it claims
+schemas.files.FormatError(ValueError)  a file of packprep is damaged, or is not what it claims
 """
 
 import difflib
