@@ -3,8 +3,9 @@
 Nothing is cast or guessed: a value that is not what its column must have is a problem of its row.
 """
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from ..schemas.views import numpy_values
 from ..support.errors import brief
 
+_ROWS = 1000  # of a table of parsed rows
 _STRINGS = ("string", "large_string", "string_view")
 _WORDS = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
 
@@ -143,6 +145,19 @@ def raw_of(
     none = [None] * count
     table = {n: _typed(found.get(n, none), n, kind, problems) for n, kind in columns.items()}
     return Raw(pa.table(table), problems, names)
+
+
+def raws(
+    rows: Iterable[Mapping[str, Any] | Problem], columns: Columns, names: Sequence[str] = ()
+) -> Iterator[Raw]:
+    """Tables of parsed rows: values by name, or a problem. names: by default of the first row."""
+    rows = iter(rows)
+    while taken := list(itertools.islice(rows, _ROWS)):
+        problems = {row: each for row, each in enumerate(taken) if isinstance(each, Problem)}
+        parsed = [{} if isinstance(each, Problem) else each for each in taken]
+        found = {name: [values.get(name) for values in parsed] for name in columns}
+        known = names or [*next(filter(None, parsed), {})]
+        yield raw_of(found, len(taken), columns, known, problems)
 
 
 def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:

@@ -7,8 +7,7 @@ from row to row. Where it refuses a block, each line is parsed by `json`, which 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow.json as paj
 
 from ...support.errors import InputError
 from ..types import LIMIT, Format, Source
-from ..values import Columns, Problem, Raw, raw_of, shown
+from ..values import Columns, Problem, Raw, raw_of, raws, shown
 
 BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
@@ -25,37 +24,41 @@ _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 
 
 def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+    if not begin and _is_array(source):
+        yield from raws((_object(value, columns) for value in _elements(source)), columns)
+        return
     with source.open() as file:
         if begin:
             file.seek(begin - 1)
-            file.readline()  # the line that begins before this piece belongs to the one before
+            file.readline(LIMIT)  # the line that begins before this piece is of the one before
         place = file.tell() if begin else 0
         while end < 0 or place < end:
             block = file.read(BLOCK if end < 0 else min(BLOCK, end - place))
             if not block:
                 return
-            first = not place
-            place += len(block)
-            if first and (block := block.removeprefix(_BOM)).lstrip()[:1] == b"[":
-                yield from _array(source, block + file.read(LIMIT), columns)
-                return
             rest = b"" if block.endswith(b"\n") else file.readline(LIMIT + 1)
             if len(rest) > LIMIT:
                 raise InputError(f"{source.name} has a line of more than {LIMIT:,} bytes; split it")
-            place += len(rest)
-            yield _rows(block + rest, columns, first=first)
+            yield from _rows(block + rest, columns, first=not place)
+            place += len(block) + len(rest)
 
 
-def _rows(block: bytes, columns: Columns, *, first: bool) -> Raw:
+def _is_array(source: Source) -> bool:
+    with source.open() as file:
+        head: bytes = file.read(1 << 16)
+    return head.removeprefix(_BOM).lstrip().startswith(b"[")
+
+
+def _rows(block: bytes, columns: Columns, *, first: bool) -> Iterator[Raw]:
     """Rows of some whole lines. first: they begin the file."""
+    block = block.removeprefix(_BOM) if first else block
     if (table := _parsed(block, columns)) is None:
-        return _from_values(_lines(block), columns)
+        yield from raws((_object(line, columns) for line in _lines(block)), columns)
+        return
     found = dict(zip(table.column_names, table.columns, strict=True))
-    names: list[str] = []
-    if first:
-        with suppress(ValueError, RecursionError):  # the compiled parser takes more than `json`
-            names = [*json.loads(block.lstrip().partition(b"\n")[0].decode())]
-    return raw_of(found, len(table), columns, names, {})
+    row = _object(block.lstrip().partition(b"\n")[0], {}) if first else {}
+    names = [*row] if isinstance(row, dict) else []
+    yield raw_of(found, len(table), columns, names, {})
 
 
 def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
@@ -85,19 +88,15 @@ def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _array(source: Source, block: bytes, columns: Columns) -> Iterator[Raw]:
-    """Rows of a file that is an array, which is read whole."""
-    if len(block) > LIMIT:
+def _elements(source: Source) -> Iterator[Any]:
+    """Values of an array, which is read whole. Raises InputError with the row where it breaks."""
+    with source.open() as file:
+        content = file.read(LIMIT + 1)
+    if len(content) > LIMIT:
         raise InputError(
             f"{source.name} is an array of over {LIMIT:,} bytes; split it: jq -c '.[]'"
         )
-    rows = _elements(source, block.decode("utf-8", "surrogateescape").strip())
-    while taken := list(itertools.islice(rows, 1000)):
-        yield _from_values(taken, columns)
-
-
-def _elements(source: Source, text: str) -> Iterator[Any]:
-    """Values of an array. Raises InputError with the row where it breaks."""
+    text = content.decode("utf-8-sig", "surrogateescape").strip()
     text, place, row = "," + text[1:], 0, 0  # a comma is before each value
     what = "expected a comma, or the end of the array and of the file"
     try:
@@ -133,19 +132,6 @@ def _fault(error: Exception, begin: int = 0) -> str:
     return f"invalid JSON: {'nested too deeply' if deep else str(error)[:100]}"
 
 
-def _from_values(rows: Iterable[Any], columns: Columns) -> Raw:
-    """Rows that are JSON lines, or parsed values."""
-    found, problems = list[dict[str, Any]](), dict[int, Problem]()
-    for number, row in enumerate(rows):
-        value = _object(row, columns)
-        if isinstance(value, Problem):
-            problems[number], value = value, {}
-        found.append(value)
-    names = next((each for number, each in enumerate(found) if number not in problems), {})
-    values = {name: [row.get(name) for row in found] for name in columns}
-    return raw_of(values, len(found), columns, [*names], problems)
-
-
 def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
     """A row, or its problem: neither `json` nor the compiled parser accepts its line alone."""
     if isinstance(row, bytes):
@@ -166,17 +152,14 @@ def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
 
 def _cut(source: Source, size: int) -> list[int]:
     """Places of pieces of JSON lines; one piece of an array."""
-    with source.open() as file:
-        head = file.readline(1 << 24).removeprefix(_BOM).strip()
-    is_line = head.startswith(b"{") and head.endswith(b"}")
-    return list(range(0, max(source.bytes, 1), size)) if is_line else [0]
+    return [0] if _is_array(source) else list(range(0, source.bytes, size))
 
 
 def _line_of(source: Source, row: int) -> int | None:
     """Line of a row; reads the file up to it. None in an array."""
+    if _is_array(source):
+        return None
     with source.open() as file:
-        if file.peek(1 << 16).removeprefix(_BOM).lstrip().startswith(b"["):
-            return None
         lines = enumerate(file, 1)
         rows = (number for number, line in lines if line.removeprefix(_BOM).strip())
         return next(itertools.islice(rows, row, None), None)

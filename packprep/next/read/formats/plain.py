@@ -9,14 +9,13 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...support.errors import InputError
 from ..types import LIMIT, Format, Source, Text
-from ..values import Columns, Problem, Raw, raw_of
+from ..values import Columns, Problem, Raw, raws
 
-_ROWS = 1000  # of a table
 _SEPARATORS = {"document": "", "paragraph": "\n\n", "line": "\n"}
 _NUL = "has a NUL, so it may be UTF-16 or a binary file"
 _FAULT = re.compile("[\0\ud800-\udfff]")  # of text that is read as UTF-8
@@ -33,17 +32,18 @@ def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterato
     with _opened(source, "") as text:
         reader = csv.reader(_bounded(text, source), delimiter=delimiter, strict=True)
         header: list[str] = next(_csv_rows(reader, source), [])
-        rows = _csv_rows(reader, source, len(header))
+        rows = (_values(header, row, columns) for row in _csv_rows(reader, source, len(header)))
         names = [name.encode("utf-8", "replace").decode() for name in header]
-        while taken := list(itertools.islice(rows, _ROWS)):
-            problems = {row: each for row, each in enumerate(taken) if isinstance(each, Problem)}
-            found = {}
-            for place, name in enumerate(header):
-                found[name] = [None if n in problems else row[place] for n, row in enumerate(taken)]
-                for row, value in enumerate(found[name] if name in columns else ()):
-                    if value and "\0" in value:
-                        problems.setdefault(row, Problem("bad_utf8", f"{name!r} {_NUL}"))
-            yield raw_of(found, len(taken), columns, names, problems)
+        yield from raws(rows, columns, names)
+
+
+def _values(header: Sequence[str], row: Any, columns: Columns) -> dict[str, str] | Problem:
+    """Values of a row by name, or its problem."""
+    if isinstance(row, Problem):
+        return row
+    values = dict(zip(header, row, strict=True))
+    wrong = [name for name in columns if "\0" in values.get(name, "")]
+    return Problem("bad_utf8", f"{wrong[0]!r} {_NUL}") if wrong else values
 
 
 def _bounded(text: io.TextIOWrapper, source: Source) -> Iterator[str]:
@@ -79,16 +79,16 @@ def _csv_rows(reader: Any, source: Source, fields: int = 0) -> Iterator[Any]:
 
 def _read_text(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
     with _opened(source, None) as text:
-        samples = _samples(text, source)
-        while taken := list(itertools.islice(samples, _ROWS)):
-            problems: dict[int, Problem] = {}
-            for row, (sample, line) in enumerate(taken):
-                if match := _FAULT.search(sample):
-                    what = _NUL if match[0] == "\0" else "is not UTF-8"
-                    at = line + sample.count("\n", 0, match.start())
-                    problems[row] = Problem("bad_utf8", f"line {at} {what}")
-            found = {"text": [sample for sample, _ in taken]}
-            yield raw_of(found, len(taken), columns, ["text"], problems)
+        yield from raws(itertools.starmap(_row, _samples(text, source)), columns)
+
+
+def _row(sample: str, line: int) -> dict[str, str] | Problem:
+    """The row of a sample that begins at a line, or its problem."""
+    if match := _FAULT.search(sample):
+        what = _NUL if match[0] == "\0" else "is not UTF-8"
+        at = line + sample.count("\n", 0, match.start())
+        return Problem("bad_utf8", f"line {at} {what}")
+    return {"text": sample}
 
 
 def _samples(text: io.TextIOWrapper, source: Source) -> Iterator[tuple[str, int]]:
