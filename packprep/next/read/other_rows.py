@@ -89,7 +89,7 @@ def other_documents(
 
     problems: gets those of rows that are no sound ids, or cannot be rendered. render: see `read`.
     """
-    lists = [name for name, kind in source.carried.items() if kind.is_list]
+    lists = [name for name, kind in source.carried.items() if pa.types.is_list(kind.type)]
     for rows in sides_of(source.rows):
         if isinstance(rows, Ids):
             _check_lists(table, rows, lists, columns, problems)

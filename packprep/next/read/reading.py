@@ -218,7 +218,7 @@ def documents_of(raw: Raw, source: Source, render: Render | None = None) -> Batc
 
         table, made, facts = other_documents(raw.table, source, columns, problems, render)
     for name, kind in source.carried.items():
-        if not kind.is_list:
+        if not pa.types.is_list(kind.type):
             values = table[name].combine_chunks().fill_null(0)
             made[name] = numpy_values(values)[made["row"]]
     if source.group is not None:
@@ -252,24 +252,22 @@ def of_text(table: pa.Table, rows: Text) -> tuple[dict[str, Any], dict[str, Any]
 
 def _text(table: pa.Table, rows: Text) -> Any:
     """Text of each row, large_string; null where a row has none."""
+    if "{" not in rows.template:
+        return table[rows.template].combine_chunks()
     pieces: list[Any] = []
     for literal, name in template_parts(rows.template):
-        pieces += [pa.scalar(literal, pa.large_string())] if literal else []
+        pieces.append(pa.scalar(literal, pa.large_string()))
         pieces += [table[name].combine_chunks()] if name is not None else []
-    if len(pieces) == 1:
-        return pieces[0]
     nothing = pa.scalar("", pa.large_string())
     return pc.binary_join_element_wise(*pieces, nothing, null_handling="emit_null")
 
 
 def _cut_text(text: Any, pattern: str) -> tuple[Any, tuple[int, int]]:
     """Text up to the first match; number of documents and characters that were cut."""
-    search, texts = re.compile(pattern).search, text.to_pylist()
-    matches = [each and search(each) for each in texts]
-    ends = [match.start() if match else None for match in matches]
-    both = list(zip(texts, ends, strict=True))
-    cut = [len(each) - end for each, end in both if end is not None]
-    return pa.array([each and each[:end] for each, end in both], text.type), (len(cut), sum(cut))
+    split, texts = re.compile(pattern).split, text.to_pylist()
+    kept = [each and split(each, 1)[0] for each in texts]
+    cut = [len(a) - len(b) for a, b in zip(texts, kept, strict=True) if a != b]
+    return pa.array(kept, text.type), (len(cut), sum(cut))
 
 
 def _hashes(column: Any) -> Any:

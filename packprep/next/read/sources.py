@@ -24,12 +24,13 @@ from ..schemas.files import file_digest, is_url, saved_files
 from ..support.errors import InputError, redacted
 from ..support.progress import Progress
 from .reading import checked, rows_of, state_of
-from .types import ENDINGS, Ids, Source, format_of, known_format
+from .types import ENDINGS, Ids, Source, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
-_TOKENS = {".idx": ".bin", ".offsets.npy": ".npy", ".label_mask.npy": ".npy", ".csv.gz": ".npy"}
-"""Endings of files beside token files, and of those."""
+_INDEXES = {".idx": "bin", ".csv.gz": "npy", ".offsets.npy": "npy", ".ds.index": "ds"}
+_MASKS = {".label_mask.npy": "npy", ".ds.loss": "ds"}
+"""Endings of files beside token ids, and of those."""
 _KNOWN = ", ".join(f".{ending}" for ending in ENDINGS)
 _HUB = "hub:([^:@#]*):?([^@#]*)@?([^#]*)#?(.*)"
 _WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one
@@ -59,9 +60,7 @@ def resolve(
                 "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:
-                plain = name != "-" and Path(name).is_file() and not name.endswith((*_TOKENS,))
-                files = [(name, [Path(name)])] if plain else _files(name, config.output, scratch)
-                for shown, paths in files:
+                for shown, paths in _files(name, config.output, scratch):
                     source = _source(redacted(shown), paths, same)
                     again += found.setdefault(os.path.realpath(paths[0]), source) is not source
         sources = [*found.values()]
@@ -81,7 +80,11 @@ def resolve(
 def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequence[Path]]]:
     """The files that a name means: those of each source, after its name in messages."""
     if name == "-":
-        return [("standard input", [_spooled(scratch)])]
+        scratch.mkdir(parents=True, exist_ok=True)
+        path = scratch / "stdin.jsonl"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        return [("standard input", [path])]
     if name.startswith("hub:"):
         return [(name, _from_hub(name))]
     if is_url(name):
@@ -91,9 +94,15 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
     place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
     path = Path(place)
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
-        return [_saved(path, split)]
+        saved = [path]
+        if (path / "dataset_dict.json").exists():
+            saved = sorted(child for child in path.iterdir() if (child / "state.json").exists())
+            names = [_SPLITS.get(child.name, child.name) for child in saved]
+            saved = _of_split(saved, names, place, split)
+        return [(str(folder), saved_files(folder)) for folder in saved]
     if path.is_dir() or (glob.has_magic(place) and not os.path.lexists(place)):
-        files = _of_split(_matching(place, output), place, split)
+        files = _matching(place, output)
+        files = _of_split(files, [split_name(file, place) for file in files], place, split)
     elif os.path.lexists(place):
         files = [path]
     elif Path(f"{place}.idx").is_file():  # Megatron names both files by what they share
@@ -120,17 +129,20 @@ def _matching(place: str, output: str) -> list[Path]:
     return files
 
 
-def _of_split(files: Sequence[Path], place: str, asked: str) -> list[Path]:
-    """The files of the split that is asked for; InputError if several are there and none is."""
-    splits = [split_name(file, place) for file in files]
+def _of_split(files: Sequence[Path], splits: Sequence[str], place: str, asked: str) -> list[Path]:
+    """The files of the split that is asked for; InputError if several are there and none is.
+
+    splits: of each file, "" if its name says none.
+    """
     named = sorted({*splits} - {""})
     wanted = {_SPLITS.get(word, word) for word in asked.split("+")} if asked else {*splits}
-    if (asked and wanted.isdisjoint(named)) or (not asked and len(named) > 1):
+    chosen = [file for file, name in zip(files, splits, strict=True) if name in wanted]
+    if not chosen or (not asked and len(named) > 1):
         raise InputError(
             f"{place} has files of splits {', '.join(named) or 'without a name'}; name one, such "
             f"as {place}#{(named or ['train'])[0]}, or all: {place}#{'+'.join(named)}"
         )
-    return [file for file, name in zip(files, splits, strict=True) if name in wanted]
+    return chosen
 
 
 def split_name(path: Path, place: str) -> str:
@@ -147,29 +159,9 @@ def split_name(path: Path, place: str) -> str:
 
 def _tokens_of(path: Path) -> Path:
     """The token file that a file is beside; others unchanged."""
-    pairs = [pair for pair in _TOKENS.items() if path.name.endswith(pair[0])]
-    others = [path.with_name(path.name.removesuffix(end) + tokens) for end, tokens in pairs]
+    pairs = [pair for pair in (_INDEXES | _MASKS).items() if path.name.endswith(pair[0])]
+    others = [path.with_name(f"{path.name.removesuffix(end)}.{tokens}") for end, tokens in pairs]
     return next((other for other in others if other.is_file()), path)
-
-
-def _saved(path: Path, split: str) -> tuple[str, list[Path]]:
-    """Name and files of a saved dataset, or of a split of one."""
-    if (path / "dataset_dict.json").exists():
-        splits = sorted(child.name for child in path.iterdir() if (child / "state.json").exists())
-        chosen = split or (splits[0] if len(splits) == 1 else "")
-        if chosen not in splits:
-            named = ", ".join(f"{path}#{name}" for name in splits)
-            raise InputError(f"{path} has several splits; name one: {named}")
-        path = path / chosen
-    return str(path), saved_files(path)
-
-
-def _spooled(scratch: Path) -> Path:
-    scratch.mkdir(parents=True, exist_ok=True)
-    path = scratch / "stdin.jsonl"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return path
 
 
 def _from_hub(name: str) -> list[Path]:
@@ -198,10 +190,16 @@ def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source
     if not all(path.is_file() for path in paths):
         raise InputError(f"{name} is not a regular file; to read a pipe use - for standard input")
     files = [*map(str, paths)]
-    if (beside := format_of(kind).beside) is not None:
+    stem = files[0].rpartition(".")[0]
+    if index := [stem + end for end, tokens in _INDEXES.items() if ENDINGS[tokens] == kind]:
         if not isinstance(same["rows"], Ids):
             raise InputError(f"{name} holds token ids, and rows are no ids; give --ids input_ids")
-        files += beside(files[0])
+        files += [path for path in index if Path(path).is_file()][:1]
+        if len(files) == 1:
+            names = " or ".join(index)
+            raise InputError(f"{name} has no {names} beside it, so its documents are not known")
+        mask = [stem + end for end, tokens in _MASKS.items() if ENDINGS[tokens] == kind]
+        files += [path for path in mask if Path(path).is_file()]
     state, is_here = state_of(files), not files[0].startswith(same["mirror"])
     size = sum(each for each, _ in state)
     if not size:

@@ -137,14 +137,12 @@ class Format:
 
     read: f(source, begin, end, columns) -> rows of a piece, in order; see `Piece`. cut: f(source,
     size) -> places at which pieces of about `size` bytes begin, 0 first; None if a file is one
-    piece. line_of: f(source, row) -> line of a row, from 1; None if rows are not lines. beside:
-    f(path) -> other files that belong to a file.
+    piece. line_of: f(source, row) -> line of a row, from 1; None if rows are not lines.
     """
 
     read: Callable[[Source, int, int, Columns], Iterator[Raw]]
     cut: Callable[[Source, int], list[int]] | None = None
     line_of: Callable[[Source, int], int | None] = lambda source, row: None
-    beside: Callable[[str], list[str]] | None = None
 
 
 ENDINGS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "tsv": "csv"}

@@ -49,11 +49,6 @@ class Kind(NamedTuple):
     is_needed: bool = False
     is_beside: bool = False
 
-    @property
-    def is_list(self) -> bool:
-        """True for a number of each token."""
-        return pa.types.is_list(self.type)
-
 
 Columns = Mapping[str, Kind]
 
@@ -230,5 +225,5 @@ def _one_by_one(values: Sequence[Any], name: str, kind: Kind, problems: Problems
             problems.setdefault(row, Problem(kind.reason, what))
     try:
         return pa.array(made, kind.type)
-    except (pa.ArrowException, OverflowError):
-        return pa.array([str(value) for value in made])  # of several types
+    except (pa.ArrowException, OverflowError, ValueError):
+        return pa.array([ascii(value) for value in made])  # of several types, or of no type

@@ -20,8 +20,6 @@ def _sound(source: Source) -> Iterator[None]:
     """Turn what the library says about damage into an InputError."""
     try:
         yield
-    except InputError:
-        raise
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         what = f"{source.name} is not a sound {source.format} file"
@@ -38,7 +36,7 @@ def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
     return raw_of(found, len(batch), columns, names, {})
 
 
-def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+def _parquet(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
     with (
         _sound(source),
         pq.ParquetFile(source.paths[0], page_checksum_verification=True) as file,
@@ -48,16 +46,6 @@ def _read_parquet(source: Source, begin: int, end: int, columns: Columns) -> Ite
         groups = list(range(begin, file.num_row_groups if end < 0 else end))
         for batch in file.iter_batches(_ROWS, groups, wanted, use_threads=False):
             yield _taken(batch, columns, names)
-
-
-def _cut_parquet(source: Source, size: int) -> list[int]:
-    with _sound(source), pq.ParquetFile(source.paths[0]) as file:
-        return _places(file.num_row_groups, source.bytes, size)
-
-
-def _places(count: int, total: int, size: int) -> list[int]:
-    """Numbers of the first groups of pieces of about `size` bytes, of `count` in `total` bytes."""
-    return list(range(0, max(count, 1), max(1, size * count // total)))
 
 
 def _opened(path: str) -> Any:
@@ -77,7 +65,7 @@ def _batches(source: Source) -> list[tuple[str, int]]:
     return batches
 
 
-def _read_arrow(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+def _arrow(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
     with _sound(source):
         for path, number in _batches(source)[begin : None if end < 0 else end]:
             reader = _opened(path)
@@ -86,12 +74,14 @@ def _read_arrow(source: Source, begin: int, end: int, columns: Columns) -> Itera
                     yield _taken(batch.slice(first, _ROWS), columns, batch.schema.names)
 
 
-def _cut_arrow(source: Source, size: int) -> list[int]:
+def _cut(source: Source, size: int) -> list[int]:
+    """Numbers of the first row groups, or record batches, of pieces of about `size` bytes."""
     with _sound(source):
-        return _places(len(_batches(source)), source.bytes, size)
+        if source.format == "parquet":
+            count = pq.read_metadata(source.paths[0]).num_row_groups
+        else:
+            count = len(_batches(source))
+    return list(range(0, max(count, 1), max(1, size * count // source.bytes)))
 
 
-FORMATS = {
-    "parquet": Format(read=_read_parquet, cut=_cut_parquet),
-    "arrow": Format(read=_read_arrow, cut=_cut_arrow),
-}
+FORMATS = {"parquet": Format(read=_parquet, cut=_cut), "arrow": Format(read=_arrow, cut=_cut)}

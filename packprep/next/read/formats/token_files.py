@@ -11,7 +11,7 @@ of pieces are numbers of documents.
 import itertools
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ def _offsets(begins: Any, ends: Any, path: Path) -> NDArray[np.int64]:
     return offsets
 
 
-def _megatron(data: Path) -> Documents:
-    index = data.with_suffix(".idx")
+def _megatron(index: Path) -> Documents:
     with index.open("rb") as file:
         head = file.read(_MEGATRON.size).ljust(_MEGATRON.size)
         magic, version, code, sequences, documents = _MEGATRON.unpack(head)
@@ -72,22 +71,44 @@ def _megatron(data: Path) -> Documents:
     return _offsets(pointers / _WIDTHS[code], ends, index), [_WIDTHS[code]]
 
 
-def _npy(data: Path) -> Documents:
-    lines, stored = data.with_suffix(".csv.gz"), data.with_suffix(".offsets.npy")
-    if not lines.is_file():
-        numbers = _numbers(stored, None)
-        return _offsets(numbers[:-1], numbers[1:], stored), [1, 2, 4, 8]
+def _npy(index: Path) -> Documents:
+    if index.suffix == ".npy":
+        numbers = _numbers(index, None)
+        return _offsets(numbers[:-1], numbers[1:], index), [1, 2, 4, 8]
     try:
-        table = np.loadtxt(lines, np.int64, None, ",", usecols=(0, 1), ndmin=2, quotechar='"')
+        table = np.loadtxt(index, np.int64, None, ",", usecols=(0, 1), ndmin=2, quotechar='"')
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{lines} has no lines of start,end,...: {error}") from None
-    return _offsets(table[:, 0], table[:, 1], lines), [1, 2, 4, 8]
+        raise InputError(f"{index} has no lines of start,end,...: {error}") from None
+    return _offsets(table[:, 0], table[:, 1], index), [1, 2, 4, 8]
 
 
-def _datatrove(data: Path) -> Documents:
-    index = Path(f"{data}.index")
+def _datatrove(index: Path) -> Documents:
     ends = _numbers(index, None, [8])
     return _offsets(np.append(0, ends)[:-1], ends, index), [2, 4]
+
+
+_INDEXES = {"megatron": _megatron, "npy": _npy, "datatrove": _datatrove}
+
+
+def _opened(source: Source) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+    """Offsets of documents, and mapped tokens and mask."""
+    data, index, *masks = map(Path, source.paths)
+    offsets, widths = _INDEXES[source.format](index)
+    count = int(offsets[-1])
+    return offsets, [_numbers(data, count, widths), *(_numbers(path, count, [1]) for path in masks)]
+
+
+def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
+    offsets, arrays = _opened(source)
+    end = len(offsets) - 1 if end < 0 else end
+    for first, last in itertools.pairwise([*_places(offsets, begin, end, _TOKENS), end]):
+        lists = arrow_array(offsets[first : last + 1] - offsets[first])
+        found = dict[str, Any]()
+        for name, values in zip(columns, arrays, strict=False):
+            some = values[offsets[first] : offsets[last]]
+            native = np.array(some, some.dtype.newbyteorder("="))
+            found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
+        yield raw_of(found, last - first, columns, [*found], {})
 
 
 def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> list[int]:
@@ -97,46 +118,9 @@ def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> li
     return [int(place) for place in np.unique(np.append(begin, places[places < end]))]
 
 
-def _format(find: Callable[[Path], Documents], needed: Sequence[str], mask: str = "") -> Format:
-    """A format of token files. needed, mask: endings beside its own."""
-
-    def opened(source: Source) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
-        """Offsets of documents, and mapped tokens and mask."""
-        offsets, widths = find(Path(source.paths[0]))
-        arrays = [_numbers(Path(source.paths[0]), int(offsets[-1]), widths)]
-        if mask and source.paths[-1].endswith(mask):
-            arrays.append(_numbers(Path(source.paths[-1]), int(offsets[-1]), [1]))
-        return offsets, arrays
-
-    def read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
-        offsets, arrays = opened(source)
-        end = len(offsets) - 1 if end < 0 else end
-        for first, last in itertools.pairwise([*_places(offsets, begin, end, _TOKENS), end]):
-            lists = arrow_array(offsets[first : last + 1] - offsets[first])
-            found = dict[str, Any]()
-            for name, values in zip(columns, arrays, strict=False):
-                some = values[offsets[first] : offsets[last]]
-                native = np.array(some, some.dtype.newbyteorder("="))
-                found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
-            yield raw_of(found, last - first, columns, [*found], {})
-
-    def cut(source: Source, size: int) -> list[int]:
-        offsets, (ids, *_) = opened(source)
-        return _places(offsets, 0, len(offsets) - 1, max(1, size // ids.dtype.itemsize))
-
-    def beside(path: str) -> list[str]:
-        stem = path.rpartition(".")[0]
-        found = [stem + end for end in needed if Path(stem + end).is_file()]
-        if not found:
-            names = " or ".join(stem + end for end in needed)
-            raise InputError(f"{path} has no {names} beside it, so its documents are not known")
-        return [*found, *[stem + mask] * (mask != "" and Path(stem + mask).is_file())]
-
-    return Format(read=read, cut=cut, beside=beside)
+def _cut(source: Source, size: int) -> list[int]:
+    offsets, (ids, *_) = _opened(source)
+    return _places(offsets, 0, len(offsets) - 1, max(1, size // ids.dtype.itemsize))
 
 
-FORMATS = {
-    "megatron": _format(_megatron, [".idx"]),
-    "npy": _format(_npy, [".csv.gz", ".offsets.npy"], ".label_mask.npy"),
-    "datatrove": _format(_datatrove, [".ds.index"], ".ds.loss"),
-}
+FORMATS = dict.fromkeys(_INDEXES, Format(read=_read, cut=_cut))
