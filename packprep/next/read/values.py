@@ -28,6 +28,8 @@ class Problem(NamedTuple):
 
 
 Problems = dict[int, Problem]
+Row = Mapping[str, Any] | Problem
+"""Values of a row by column, or its problem."""
 
 
 class Kind(NamedTuple):
@@ -142,10 +144,8 @@ def raw_of(
     return Raw(pa.table(table), problems, names)
 
 
-def raws(
-    rows: Iterable[Mapping[str, Any] | Problem], columns: Columns, names: Sequence[str] = ()
-) -> Iterator[Raw]:
-    """Tables of parsed rows: values by name, or a problem. names: by default of the first row."""
+def raws(rows: Iterable[Row], columns: Columns, names: Sequence[str] = ()) -> Iterator[Raw]:
+    """Tables of rows that are parsed already. names: by default those of the first row."""
     rows = iter(rows)
     while taken := list(itertools.islice(rows, _ROWS)):
         problems = {row: each for row, each in enumerate(taken) if isinstance(each, Problem)}

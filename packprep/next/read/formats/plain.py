@@ -14,7 +14,7 @@ from typing import Any
 
 from ...support.errors import InputError
 from ..types import LIMIT, Format, Source, Text
-from ..values import Columns, Problem, Raw, raws
+from ..values import Columns, Problem, Raw, Row, raws
 
 _SEPARATORS = {"document": "", "paragraph": "\n\n", "line": "\n"}
 _NUL = "has a NUL, so it may be UTF-16 or a binary file"
@@ -37,7 +37,7 @@ def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterato
         yield from raws(rows, columns, names)
 
 
-def _values(header: Sequence[str], row: Any, columns: Columns) -> dict[str, str] | Problem:
+def _values(header: Sequence[str], row: Any, columns: Columns) -> Row:
     """Values of a row by name, or its problem."""
     if isinstance(row, Problem):
         return row
@@ -82,7 +82,7 @@ def _read_text(source: Source, begin: int, end: int, columns: Columns) -> Iterat
         yield from raws(itertools.starmap(_row, _samples(text, source)), columns)
 
 
-def _row(sample: str, line: int) -> dict[str, str] | Problem:
+def _row(sample: str, line: int) -> Row:
     """The row of a sample that begins at a line, or its problem."""
     if match := _FAULT.search(sample):
         what = _NUL if match[0] == "\0" else "is not UTF-8"
