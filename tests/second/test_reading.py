@@ -171,6 +171,28 @@ def test_a_saved_dataset_of_several_files_is_one_source(tmp_path: Path, tokenize
     assert [(each["name"], each["rows"]) for each in sources] == [(str(tmp_path / "saved"), 9)]
 
 
+def test_splits_of_a_saved_dataset_are_chosen_like_those_of_a_folder(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    saved = tmp_path / "saved"
+    datasets.DatasetDict({"train": rows, "test": rows, "other": rows}).save_to_disk(saved)
+    assert build(tmp_path, tokenizer, saved) == 2
+    assert f"{saved}#other+test+train" in capsys.readouterr().err
+    assert build(tmp_path, tokenizer, f"{saved}#other+train", "-q") == 0
+    sources = json.loads((tmp_path / "out/report.json").read_text())["sources"]
+    assert [each["name"] for each in sources] == [f"{saved}/other", f"{saved}/train"]
+
+
+@pytest.mark.parametrize("value", ["a", "\ud800", ["\ud800"], {"a": 1}, 2**70])
+def test_a_carried_column_that_has_no_numbers_is_refused(
+    value: Any, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"text": "a", "stars": value}] * 2)
+    assert build(tmp_path, tokenizer, path, "--carry", "stars") == 2
+    assert "'stars'" in capsys.readouterr().err
+
+
 def test_a_window_of_zstandard_is_read_if_max_memory_has_room(
     tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
