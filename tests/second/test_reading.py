@@ -106,6 +106,23 @@ def test_labels_beside_ids_that_nobody_named_are_refused(
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids,labels", "-q") == 0
 
 
+@pytest.mark.parametrize("as_parquet", [False, True])
+def test_padding_beside_ids_is_refused_and_a_mask_of_ones_is_not_named(
+    as_parquet: bool, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, mask, code in (("ones", [1, 1], 0), ("padded", [1, 0], 2)):
+        rows = [{"ids": [5, 6, 7], "attention_mask": [1, *mask]}, {"ids": [5]}]
+        path = lines(tmp_path / f"{name}.jsonl", rows)
+        if as_parquet:
+            path = path.with_suffix(".parquet")
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        assert build(tmp_path, tokenizer, path, "--ids", "ids", "--overwrite") == code
+        said = capsys.readouterr().err
+        assert "not read" not in said
+    assert "row 0" in said
+    assert "'attention_mask' has 0 at 2, expected only 1" in said
+
+
 @pytest.mark.parametrize("option", ["text", "ids", "pieces", "pairs", "messages", "carry", "group"])
 def test_a_missing_column_is_named_with_those_that_are_there_and_its_option(
     option: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,10 @@ from .reading import of_text, whole, without
 from .types import Chat, Ids, Pairs, Pieces, Render, Rows, Source, Text, sides_of
 from .values import NESTED, Columns, Kind, Problem, Problems, numbers
 
+_NO_PADDING = numbers("int8", "padding", (1, 1))._replace(
+    value="only 1: cut the padding off", is_needed=False, is_beside=True
+)
+
 
 def other_rows(config: BuildConfig, own: str | None, ids: Ids) -> Rows:
     """How the rows of a source are read. own: columns of ids, of this source alone."""
@@ -55,6 +59,7 @@ def other_columns(rows: Ids | Chat | Pieces) -> dict[str, Kind]:
         if rows.labels is not None:
             labels, mask = numbers("int32", "bad_labels"), numbers("int8", "bad_mask", (0, 1))
             columns[rows.labels] = mask if rows.kind == "mask" else labels
+        columns.setdefault("attention_mask", _NO_PADDING)  # last: token files have the others
         return columns
     nested = dict.fromkeys(rows.columns, NESTED)
     if isinstance(rows, Pieces):
