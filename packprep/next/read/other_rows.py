@@ -59,7 +59,7 @@ def other_columns(rows: Ids | Chat | Pieces) -> dict[str, Kind]:
         if rows.labels is not None:
             labels, mask = numbers("int32", "bad_labels"), numbers("int8", "bad_mask", (0, 1))
             columns[rows.labels] = mask if rows.kind == "mask" else labels
-        columns.setdefault("attention_mask", _NO_PADDING)  # last: token files have the others
+        columns.setdefault("attention_mask", _NO_PADDING)
         return columns
     nested = dict.fromkeys(rows.columns, NESTED)
     if isinstance(rows, Pieces):

@@ -101,10 +101,11 @@ def _opened(source: Source) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
 def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
     offsets, arrays = _opened(source)
     end = len(offsets) - 1 if end < 0 else end
+    names = [name for name, kind in columns.items() if not kind.is_beside]
     for first, last in itertools.pairwise([*_places(offsets, begin, end, _TOKENS), end]):
         lists = arrow_array(offsets[first : last + 1] - offsets[first])
         found = dict[str, Any]()
-        for name, values in zip(columns, arrays, strict=False):
+        for name, values in zip(names, arrays, strict=False):
             some = values[offsets[first] : offsets[last]]
             native = np.array(some, some.dtype.newbyteorder("="))
             found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
