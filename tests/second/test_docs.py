@@ -57,7 +57,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_shell(command: str, folder: Path, environment: dict[str, str], code: int) -> str:
-    """What a command prints; an AssertionError if it ends with another code."""
+    """Output of a command; an AssertionError if it ends with another code."""
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""What public texts say of packing, in the smallest cases that show it; see documents.md."""
+"""Claims of public texts about packing, in the smallest cases that show them: documents.md."""
 
 import ast
 import importlib

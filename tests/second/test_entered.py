@@ -10,7 +10,7 @@ from tests.helpers.entered import entered
 from . import outputs
 
 MODULES, LINES = 55, 3500
-"""What a build may have at most."""
+"""Most that a build may have."""
 EPOCH = """
 import sys
 from packprep.next.loaders import PackedLoader

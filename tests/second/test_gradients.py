@@ -143,7 +143,7 @@ def test_gradients_are_those_of_documents_one_at_a_time(
 
 
 def test_fewer_packs_in_a_forward_and_checkpoints_are_the_same_gradient(packed: Path) -> None:
-    """What saves memory: gradients of parts add up to those of the batch."""
+    """To save memory: gradients of parts add up to those of the batch."""
     model: Any = Model()
     (each,) = PackedLoader(packed, 8, loss_weights="document", remainder="drop")
     batch = each.torch()

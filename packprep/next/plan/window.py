@@ -25,7 +25,7 @@ Planner = Callable[[Int32, int], PackPlan]
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """What `plan_window` needs to know.
+    """Rules of `plan_window`.
 
     options: in an epoch above 0 documents get other neighbours. batch: documents that are padded to
     their longest, in figures.

@@ -43,7 +43,7 @@ def _own(work: Work, tasks: list[Task]) -> list[Task]:
 
 
 def _rendering(work: Work, tasks: int) -> AbstractContextManager[Any]:
-    """What renders chats here, in processes if that is worth it."""
+    """The renderer of chats here, in processes if that is worth it."""
     if work.render is None or work.cluster is not None:
         return nullcontext(work.render)
     from ..support.helpers import in_processes

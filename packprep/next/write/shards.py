@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..packing.kernels.common import MANY
 from ..packing.kernels.gather import copy_compiled
 from ..plan.account import Sums
 from ..plan.types import Packs
@@ -28,7 +29,6 @@ from ..tokens.store import WatchedFile
 
 BATCH_TOKENS = 1 << 19
 _KEPT = 64  # record batches whose documents stay in memory: 128 MB of tokens
-_FEW = 100_000  # segments that numpy copies faster than a compiler is loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,8 @@ def record_batches(
     where: name of the file, for messages.
     """
     last = len(packs) if last is None else last
-    copy = copy_runs if len(packs.segments) <= _FEW else copy_compiled
+    # So many segments are copied by numpy faster than a compiler is loaded.
+    copy = copy_runs if len(packs.segments) <= MANY else copy_compiled
 
     def made(numbered: tuple[int, tuple[int, int]]) -> pa.RecordBatch:
         number, part = numbered
