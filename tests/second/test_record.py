@@ -21,6 +21,10 @@ OPEN = {
     "pieces, a text",  # it is rendered text
     "ids, text",
     "ids, a fraction",  # ids of the vocabulary are expected, not all that four bytes hold
+    "file, an array not closed",  # its line is named, not its row
+    "file, a broken element",
+    "file, an array and more",
+    "compressed .zst, not compressed",  # another byte is named
 }
 """Cases of this part that differ still, most by a number in a sentence or in the report."""
 

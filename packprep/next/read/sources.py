@@ -33,7 +33,6 @@ _MASKS = {".label_mask.npy": "npy", ".ds.loss": "ds"}
 """Endings of files beside token ids, and of those."""
 _KNOWN = ", ".join(f".{ending}" for ending in ENDINGS)
 _HUB = "hub:([^:@#]*):?([^@#]*)@?([^#]*)#?(.*)"
-_WINDOW, _MEMORY = 1 << 27, 600_000_000  # bytes of a usual window, and of a process without one
 
 
 def resolve(
@@ -56,7 +55,6 @@ def resolve(
                 "group": config.group,
                 "entry": number,
                 "limit": count_of(entry.get("limit")),
-                "window": max(_WINDOW, min(1 << 31, config.memory - _MEMORY)),
                 "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:

@@ -77,10 +77,9 @@ class Source:
     number: over the build. name: in messages and the report, without secrets. paths: the file with
     the rows first, then those beside it; or the files of a saved dataset. format: see `format_of`.
     compression: gz, zst or nothing. bytes, digest: size and xxh3-128 of the content. state: sizes
-    and modification times when it was digested. window: bytes of a Zstandard window at most. rows:
-    how its rows are read. carried: columns that are copied. group: column of groups. entry: number
-    of its entry of `sources`; limit: rows of all files of that entry. mirror: folder of files at
-    URLs.
+    and modification times when it was digested. rows: how its rows are read.
+    carried: columns that are copied. group: column of groups. entry: number of its entry of
+    `sources`; limit: rows of all files of that entry. mirror: folder of files at URLs.
     """
 
     number: int = 0
@@ -91,7 +90,6 @@ class Source:
     bytes: int
     digest: str = ""
     state: tuple[tuple[int, int], ...] = ()
-    window: int = 1 << 27
     rows: Rows
     carried: Mapping[str, Kind] = field(default_factory=dict)
     group: str | None = None

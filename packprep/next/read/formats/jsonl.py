@@ -6,7 +6,6 @@ from row to row. Where it refuses a block, each line is parsed by `json`, which 
 
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,6 @@ from ..values import Columns, Problem, Raw, raw_of, raws, shown
 
 BLOCK = 4 << 20  # bytes that are read at once
 _BOM = b"\xef\xbb\xbf"
-_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 
 
 def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
@@ -88,28 +86,22 @@ def _lines(block: bytes) -> Iterator[bytes]:
     return (line for line in block.split(b"\n") if line.strip())
 
 
-def _elements(source: Source) -> Iterator[Any]:
-    """Values of an array, which is read whole. Raises InputError with the row where it breaks."""
+def _elements(source: Source) -> list[Any]:
+    """Values of an array, which is read whole. Raises InputError with the line where it breaks."""
     with source.open() as file:
         content = file.read(LIMIT + 1)
     if len(content) > LIMIT:
         raise InputError(
             f"{source.name} is an array of over {LIMIT:,} bytes; split it: jq -c '.[]'"
         )
-    text = content.decode("utf-8-sig", "surrogateescape").strip()
-    text, place, row = "," + text[1:], 0, 0  # a comma is before each value
-    what = "expected a comma, or the end of the array and of the file"
+    text = content.decode("utf-8-sig", "surrogateescape")
     try:
-        while comma := _COMMA.match(text, place):
-            place = comma.end()
-            value, place = _DECODER.raw_decode(text, place)
-            yield value
-            row += 1
+        made: list[Any] = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        what = _fault(error, place)
-    if text[place:].strip() != "]":
+        line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         after = "as no row after it can be found in an array"
-        raise InputError(f"{source.name} row {row}: {what}; fix it, {after}")
+        raise InputError(f"{source.name}{line}: {_fault(error)}; fix it, {after}") from None
+    return made
 
 
 class _Object(dict[str, Any]):
@@ -123,9 +115,9 @@ class _Object(dict[str, Any]):
 _DECODER = json.JSONDecoder(object_pairs_hook=_Object)
 
 
-def _fault(error: Exception, begin: int = 0) -> str:
+def _fault(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.pos - begin}"
+        return f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.colno - 1}"
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} of the line is not UTF-8"
     deep = isinstance(error, RecursionError)
