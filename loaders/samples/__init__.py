@@ -1,1 +1,0 @@
-"""Samples of a rollout in memory in; packs of them out, and samples again."""

@@ -1,1 +1,0 @@
-"""Turns conversations into text, token ids and loss masks."""

@@ -1,1 +1,0 @@
-"""Renders chat templates in a sandbox, and records what they ask about each text."""

@@ -1,1 +1,0 @@
-"""Parses arguments, prints text on the terminal, and returns an exit code."""

@@ -1,1 +1,0 @@
-"""One module for each command, with a click `command`."""

@@ -1,1 +1,0 @@
-"""Checks options from the command line, YAML or Python, and makes one BuildConfig of them."""

@@ -1,1 +1,0 @@
-"""Loads a tokenizer, and encodes text with the fastest engine that gives the same ids."""

@@ -1,1 +1,0 @@
-"""Runs a build to its end, by processes, job arrays or Ray."""

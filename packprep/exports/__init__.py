@@ -1,1 +1,0 @@
-"""Writes the packs of a finished output in formats that other trainers read."""

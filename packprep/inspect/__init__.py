@@ -1,1 +1,0 @@
-"""Shows the contents of an output, and checks that it is sound."""

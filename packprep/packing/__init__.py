@@ -1,1 +1,0 @@
-"""Decides which documents share a pack, from their lengths alone."""

@@ -1,1 +1,0 @@
-"""Computes the figures of a build before it is made."""

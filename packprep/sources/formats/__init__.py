@@ -1,1 +1,0 @@
-"""Reads the rows of an open file, one module per format."""

@@ -1,1 +1,0 @@
-"""Finds where documents begin and end in files of token ids by other tools."""

@@ -1,1 +1,0 @@
-"""Errors, progress, memory, threads, hashing and locks that all rooms use."""

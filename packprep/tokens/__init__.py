@@ -1,1 +1,0 @@
-"""Encodes slices of text into token files, and keeps these in the token store."""

@@ -1,1 +1,0 @@
-"""Merges rows whose tokens begin alike into trees that hold each shared prefix once."""

@@ -1,1 +1,0 @@
-"""Lists all windows, draws the documents of each, cuts them into segments and plans the packs."""

@@ -1,1 +1,0 @@
-"""Shards of an index output and its token files in; the columns of its packs out."""

@@ -1,1 +1,0 @@
-"""Loops that writer and reader share: they plan packs and trees, and cost segments."""

@@ -1,1 +1,0 @@
-"""Bytes in; what packprep reads from them, compared with a simple reader, or its refusal out."""
