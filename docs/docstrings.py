@@ -8,8 +8,8 @@ from typing import Any
 
 import griffe
 
-OPTION = "option"
-"""The function of packprep/config/options.py that makes the fields of BuildConfig."""
+OPTIONS = ("option", "number")
+"""The functions of packprep/config/options.py that make the fields of BuildConfig."""
 _EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 _CODE = re.compile(r"(`[^`]+`)")
 
@@ -41,5 +41,5 @@ class PlainDocstrings(griffe.Extension):
             obj.docstring.value = markdown_of(obj.docstring.value)
         if not isinstance(obj, griffe.Attribute):
             return
-        if isinstance(obj.value, griffe.ExprCall) and str(obj.value.function) == OPTION:
+        if isinstance(obj.value, griffe.ExprCall) and str(obj.value.function) in OPTIONS:
             obj.value = obj.value.arguments[0]

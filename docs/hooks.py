@@ -5,6 +5,7 @@
 - A line `<!-- include PATH -->` is replaced by that file of the checkout without its title.
 - A line `<!-- api PACKAGE -->` is replaced by all public names of the package, for mkdocstrings;
   names in the table above it become links to them.
+- Names of tests in a table may break after each word of them.
 - A block that shows a sentence of more than 100 characters, such as an error, wraps its lines
   unless it has columns.
 """
@@ -23,6 +24,7 @@ _FIRST_CELL = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
 _OUTPUT = re.compile(
     r'<div class="(?=language-(?:console|text) )([^"]*)">(<pre>.*?</pre>)', re.DOTALL
 )
+_TEST = re.compile(r"tests/[\w/.]+::\w+")
 _TAG = re.compile(r"<[^>]+>")
 _WIDTH = 100  # characters of the widest sentence that does not wrap
 _LINK = re.compile(r"(?<!!)\[([^]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
@@ -45,12 +47,16 @@ def plain_fences(markdown: str) -> str:
 def included(markdown: str, root: Path) -> str:
     """The page with the files that it includes.
 
-    Their relative links lead to files of the checkout, which are no pages: the text stays.
+    Of their links to pages the folder is taken away; of those to other files the text stays.
     """
+
+    def plain(link: re.Match[str]) -> str:
+        page = link[2].removeprefix("../docs/")
+        return link[1] if page == link[2] else f"[{link[1]}]({page}{link[3] or ''})"
 
     def text(line: re.Match[str]) -> str:
         body = (root / line[1]).read_text()
-        return _LINK.sub(r"\1", re.sub(r"\A# .*\n+", "", body)).rstrip("\n")
+        return _LINK.sub(plain, re.sub(r"\A# .*\n+", "", body)).rstrip("\n")
 
     return _INCLUDE.sub(text, markdown)
 
@@ -86,8 +92,13 @@ def with_wrapped_lines(page: str) -> str:
     return _OUTPUT.sub(marked, page)
 
 
+def with_breaks(page: str) -> str:
+    """The page in HTML; a long name of a test has places where it may break."""
+    return _TEST.sub(lambda name: re.sub(r"(/|::|_)", r"\1<wbr>", name[0]), page)
+
+
 def on_page_content(content: str, **settings: Any) -> str:
-    return with_wrapped_lines(content)
+    return with_breaks(with_wrapped_lines(content))
 
 
 def on_page_markdown(markdown: str, **settings: Any) -> str:

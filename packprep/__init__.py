@@ -1,4 +1,4 @@
-"""The second edition, in the making: `python -m packprep.next`; not in wheels, pages or help.
+"""Text datasets in, packed training shards out, with every token accounted for.
 
 Names are loaded when they are first used, so that the command line starts fast.
 """
@@ -41,6 +41,7 @@ _HOME = {
     "tokenize": "run.build",
 }
 __all__ = [*_HOME]
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m packprep.next`."""
+"""Entry point of `packprep` and `python -m packprep`."""
 
 import atexit
 import contextlib
@@ -27,7 +27,8 @@ def begin_with_huge_pages() -> None:
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned)
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Run the command line, with fewer garbage collections."""
     begin_with_huge_pages()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which nothing here calls
     # Objects of imported libraries stay alive. Searching them for garbage would take a third of a
@@ -37,3 +38,7 @@ if __name__ == "__main__":
     from .cli.main import main
 
     main()
+
+
+if __name__ == "__main__":
+    start()

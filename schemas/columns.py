@@ -82,6 +82,7 @@ _SMALL = ("tokens", "position_ids")  # may be uint16
 _OF_PLAN = {"document": "int64", "bos": "int8"}
 
 DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
+CHOICES = DEFAULT_COLUMNS  # that `--columns` can name, in their order in the files
 
 
 def plan_columns(columns: Sequence[Column]) -> tuple[Column, ...]:

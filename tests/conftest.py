@@ -1,13 +1,10 @@
-"""Settings of the whole test run: no test is timed; one store; how many blocks of docs ran."""
+"""Settings of the whole test run: no test is timed; one set of inputs; servers of stores."""
 
 import contextlib
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -15,11 +12,8 @@ from hypothesis import settings
 
 import packprep.schemas  # noqa: F401 (its settings of numba, before a test loads numba)
 
-from .helpers import examples, warm
+from .helpers import examples
 from .helpers.store_servers import SERVERS, StoreServer, Tap, running
-
-if TYPE_CHECKING:
-    from .helpers.zoo import Zoo
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch: tests run side by side
 
@@ -37,68 +31,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of the zoo, and start the server of tests/helpers/warm.py, for all workers.
-
-    The server imports nothing until asked.
-    """
     # gcsfs and adlfs send a part of a shard in one piece.
     config.addinivalue_line("filterwarnings", "ignore:Sending a large body:ResourceWarning")
-    if hasattr(config, "workerinput"):
-        return
-    folder = tempfile.TemporaryDirectory(prefix="packprep-tests-")
-    config.add_cleanup(folder.cleanup)
-    _set(config, "PACKPREP_ZOO", _new(Path(folder.name) / "zoo"))
-    if sys.platform != "linux":
-        return
-    address, cache = Path(folder.name) / "server", Path(folder.name) / "cache"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.warm", address],
-        stdin=subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
-        env=warm.environment(cache),
-    )
-    _set(config, "PACKPREP_WARM", address)
-
-    def stop() -> None:
-        process.communicate()
-
-    config.add_cleanup(stop)
-
-
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-def _set(config: pytest.Config, name: str, value: Path) -> None:
-    """Set a variable of the environment until the end of the run. Workers inherit it."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv(name, str(value))
-    config.add_cleanup(patch.undo)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run if a test wrote into an output of the zoo."""
-    if hasattr(session.config, "workerinput"):
-        return
-    folder = Path(os.environ["PACKPREP_ZOO"])
-    if not any(folder.iterdir()):
-        return
-    from .helpers.zoo import Zoo
-
-    if changed := Zoo(folder).changed():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print("\nA test changed the zoo, use zoo.copy:", *changed, sep="\n  ", file=sys.stderr)
 
 
 @pytest.fixture(scope="session")
 def record_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The inputs of the record, which both editions are run on."""
+    """The inputs of the record: files of each format, tokenizers and templates."""
     from .record import inputs
 
     folder = tmp_path_factory.mktemp("inputs")
     inputs.make(folder)
     return folder
+
+
+class Said(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A function that runs a command, in a terminal of 80 columns."""
+    from packprep.cli.main import main
+
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def command(*arguments: "str | Path") -> Said:
+        monkeypatch.setattr("sys.argv", ["packprep", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        code = stopped.value.code
+        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return command
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,20 +81,6 @@ def environment_of_a_module() -> Iterator[None]:
     """
     with mock.patch.dict(os.environ):
         yield
-
-
-@pytest.fixture(scope="session")
-def zoo() -> "Zoo":
-    """The finished outputs of tests/helpers/zoo.py, which tests only read."""
-    from .helpers.zoo import Zoo
-
-    return Zoo(Path(os.environ["PACKPREP_ZOO"]))
-
-
-@pytest.fixture(scope="session")
-def warm_server() -> str:
-    """The address of the server of tests/helpers/warm.py, empty where there is none."""
-    return os.environ.get("PACKPREP_WARM", "")
 
 
 @pytest.fixture(scope="session")
@@ -157,14 +115,6 @@ def tap(
             monkeypatch.setenv(name, value)
         store_server.give_up_at_once(monkeypatch)
         yield proxy
-
-
-@pytest.fixture
-def s3_store(store_server: StoreServer, store: Any) -> Any:
-    """s3fs, for tests of S3 alone."""
-    if not store_server.is_s3:
-        pytest.skip("tests what only S3 has")
-    return store
 
 
 @pytest.fixture

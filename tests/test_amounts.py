@@ -14,10 +14,10 @@ from datasets import load_from_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.next.config.options import BuildConfig
-from packprep.next.look.verify import verify
-from packprep.next.run.build import build
-from packprep.next.support.errors import ConfigError, PackprepError
+from packprep.config.options import BuildConfig
+from packprep.look.verify import verify
+from packprep.run.build import build
+from packprep.support.errors import ConfigError, PackprepError
 
 
 def write_rows(path: Path, rows: int, first: int) -> str:

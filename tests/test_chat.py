@@ -1,4 +1,4 @@
-"""Chats of the second edition: what is trained of a row, its ids, and which rows are refused."""
+"""Chats: what is trained of a row, its ids, and which rows are refused."""
 
 import datetime
 import json
@@ -15,14 +15,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from packprep.next import BuildConfig, build
-from packprep.next.chat.conversations import conversation_of, find_columns, rows_of
-from packprep.next.chat.documents import Rendered, Renderer
-from packprep.next.chat.function_template import load_function
-from packprep.next.chat.rendering import Finder
-from packprep.next.chat.template import ChatTemplate, load_template
-from packprep.next.chat.turns import Splitter
-from packprep.next.chat.types import (
+from packprep import BuildConfig, build
+from packprep.chat.conversations import conversation_of, find_columns, rows_of
+from packprep.chat.documents import Rendered, Renderer
+from packprep.chat.function_template import load_function
+from packprep.chat.rendering import Finder
+from packprep.chat.template import ChatTemplate, load_template
+from packprep.chat.turns import Splitter
+from packprep.chat.types import (
     THOUGHT_KEYS,
     BadRowError,
     Conversation,
@@ -30,20 +30,16 @@ from packprep.next.chat.types import (
     Message,
     RenderError,
 )
-from packprep.next.read.reading import splits
-from packprep.next.run import job
-from packprep.next.support.errors import ConfigError, InputError, StoppedError
-from packprep.next.support.helpers import in_processes
-from packprep.next.tokens.engine import Reference
-from packprep.next.tokens.pieces import Encoded, encode_pieces, token_sizes
-from packprep.next.tokens.tokenizer import load_tokenizer
-from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
-from tests.helpers.errors import refused
-from tests.helpers.reference_chat import PartsTemplate, special_ids_of_text, trained_by_tokens
-
-from .chats import functions, left_out, public, tokenizers
-from .chats.tokenizers import CHATS, DATE, TOKENIZERS, TOOL, templated, transformers_tokenizer
-from .chats.turns import (
+from packprep.read.reading import splits
+from packprep.run import job
+from packprep.support.ahead import in_processes
+from packprep.support.errors import ConfigError, InputError, StoppedError
+from packprep.tokens.encode import Encoded, encode_pieces, token_sizes
+from packprep.tokens.engine import Reference
+from packprep.tokens.tokenizer import load_tokenizer
+from tests.helpers.chats import functions, in_python, left_out, public, tokenizers
+from tests.helpers.chats.tokenizers import CHATS, DATE, TOOL, transformers_tokenizer
+from tests.helpers.chats.turns import (
     CHATML,
     CUT,
     EMPTY_THOUGHT,
@@ -60,6 +56,9 @@ from .chats.turns import (
     chat,
     parts,
 )
+from tests.helpers.corpus import save_tokenizer, tiny_tokenizer, write_jsonl
+from tests.helpers.errors import refused
+from tests.helpers.reference_chat import PartsTemplate, special_ids_of_text, trained_by_tokens
 
 DAY = {"strftime_now": "2026-01-31"}
 HI: Message = {"role": "user", "content": "hi"}
@@ -368,24 +367,26 @@ def encoded(
     return listed, made.problems
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", templated())
-def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(name: str) -> None:
-    theirs, messages = transformers_tokenizer(name), tokenizers.chats(40)
+@pytest.mark.parametrize("name", tokenizers.FORMATS)
+def test_ids_are_those_of_transformers_and_the_mask_is_the_brute_force_one(
+    name: str, record_inputs: Path
+) -> None:
+    theirs, messages = transformers_tokenizer(record_inputs / name), tokenizers.chats(40)
     opening, closing = (
         theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids
         for text in tokenizers.FORMATS[name]
     )
-    rows, _ = encoded(TOKENIZERS / name, messages)
+    rows, _ = encoded(record_inputs / name, messages)
     for row, (ids, mask) in zip(messages, rows, strict=True):
         assert ids == theirs.apply_chat_template(row, date_string=DATE)["input_ids"]
         assert mask == trained_by_tokens(ids, opening, closing[0])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", templated())
-def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -> None:
-    backend = transformers_tokenizer(name).backend_tokenizer
+@pytest.mark.parametrize("name", tokenizers.FORMATS)
+def test_a_text_that_spells_every_special_token_gives_no_special_id(
+    name: str, record_inputs: Path
+) -> None:
+    backend = transformers_tokenizer(record_inputs / name).backend_tokenizer
     added = backend.get_added_tokens_decoder().values()
     names = [token.content for token in added if token.special]
     spelled = "x".join(names) + "".join(names) + " ".join(names)
@@ -394,9 +395,9 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
     one_each = [chat(*[token] * 4) for token in names[:: max(1, len(names) // 40)]]
     function = {"name": names[0], "description": names[-1], "parameters": {names[1]: names[2]}}
     for tools, calm in ((None, None), ([{"type": "function", "function": function}], [TOOL])):
-        [(ids, _)], _ = encoded(TOKENIZERS / name, [plain], tools=calm)
+        [(ids, _)], _ = encoded(record_inputs / name, [plain], tools=calm)
         expected = special_ids_of_text(backend, ids)
-        rows, problems = encoded(TOKENIZERS / name, [harmful, *one_each], tools=tools)
+        rows, problems = encoded(record_inputs / name, [harmful, *one_each], tools=tools)
         assert problems == {}
         assert all(special_ids_of_text(backend, ids) == expected for ids, _ in rows)
         ids, mask = rows[0]
@@ -404,16 +405,16 @@ def test_a_text_that_spells_every_special_token_gives_no_special_id(name: str) -
         assert backend.decode(kept, skip_special_tokens=False).count("hello" + spelled) == 2
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) for name in tokenizers.OTHERS]
-)
-def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", tokenizers.OTHERS)
+def test_tokenizers_of_every_kind_give_the_ids_of_the_whole_text(
+    name: str, record_inputs: Path, tmp_path: Path
+) -> None:
     opening, closing = tokenizers.OTHERS[name]
     file = tmp_path / "chat.jinja"
     file.write_text(tokenizers.CHATML.replace("<s>", opening).replace("</s>", closing))
-    theirs = transformers_tokenizer(name)
+    theirs = transformers_tokenizer(record_inputs / name)
     messages = [*tokenizers.chats(20), CHATS["turns"], CHATS["one turn"]]
-    rows, _ = encoded(TOKENIZERS / name, messages, file=file)
+    rows, _ = encoded(record_inputs / name, messages, file=file)
     closes = theirs.convert_tokens_to_ids(closing)
     for row, (ids, mask) in zip(messages, rows, strict=True):
         asked = theirs.apply_chat_template(row, chat_template=file.read_text())
@@ -557,8 +558,7 @@ def test_a_template_in_python_equals_one_of_the_same_form(tmp_path: Path, family
     backend = Tokenizer.from_str(tiny_tokenizer().to_str())
     backend.add_special_tokens(functions.SPECIALS)
     raw = backend.to_str().encode()
-    file = tmp_path / "templates.py"
-    file.write_text(functions.CODE)
+    file = in_python.__file__
     rows = json.loads(json.dumps(functions.ROWS))
     columns = {key: [json.dumps(row.get(key)) for row in rows] for key in ("messages", "tools")}
     sources = {"default": functions.TEMPLATES[family]}
@@ -733,47 +733,29 @@ def test_a_helper_process_that_dies_is_an_error() -> None:
         call()
 
 
+def report_of(folder: Path, row: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Report of a build of 30 such rows, with the template of Kimi."""
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    config["chat_template"] = functions.TEMPLATES["kimi"]
+    rows = write_jsonl(folder / "rows.jsonl", [row] * 30)
+    options = {"messages": "messages", "sources": [{"path": str(rows), "limit": 3}]} | options
+    options |= {"tokenizer": str(save_tokenizer(folder / "tokenizer", config=config))}
+    made = build(BuildConfig(**options, output=str(folder / "out"), max_length=256, engine="hf"))
+    report: dict[str, Any] = json.loads(made.files.read("report.json"))
+    return report
+
+
 def test_sources_with_limits_have_splits_without_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their token files have no documents, and so not the columns of the others."""
     monkeypatch.setattr(job, "splits", partial(splits, size=500))
-    config = {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "chat_template": functions.TEMPLATES["kimi"],
-    }
-    tokenizer = save_tokenizer(tmp_path / "tokenizer", config=config)
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{"messages": chat("hi", "hello")}] * 30)
-    output = build(
-        BuildConfig(
-            sources=[{"path": str(rows), "limit": 3}],
-            output=str(tmp_path / "out"),
-            tokenizer=str(tokenizer),
-            messages="messages",
-            max_length=256,
-            engine="hf",
-        )
-    )
-    assert json.loads(output.files.read("report.json"))["documents"]["in"] == 3
+    report = report_of(tmp_path, {"messages": chat("hi", "hello")})
+    assert report["documents"]["in"] == 3
 
 
 def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     """A picture whose place no text says, and what only an instruction has."""
-    tokenizer = save_tokenizer(
-        tmp_path / "tokenizer", config={"bos_token": "<s>", "eos_token": "</s>"}
-    )
     row = {"prompt": "hi", "response": "hello", "images": ["x.png"], "input": "more", "id": 3}
-    rows = write_jsonl(tmp_path / "rows.jsonl", [row | {"system": ""}])
-    output = build(
-        BuildConfig(
-            sources=[str(rows)],
-            output=str(tmp_path / "out"),
-            tokenizer=str(tokenizer),
-            messages="prompt,response",
-            max_length=64,
-            engine="hf",
-        )
-    )
-    report = json.loads(output.files.read("report.json"))
+    report = report_of(tmp_path, row | {"system": ""}, messages="prompt,response")
     assert {*report["not_read"]["columns"]} == {"images", "input", "id"}

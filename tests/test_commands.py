@@ -1,4 +1,4 @@
-"""What a user of the second edition sees: help, closing table, dry runs, refusals, Ctrl-C."""
+"""What a user sees: help, closing table, dry runs, refusals, Ctrl-C."""
 
 import contextlib
 import datetime
@@ -14,8 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import namedtuple
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -26,13 +24,15 @@ import numpy as np
 import pytest
 import yaml
 
-import packprep.next
-from packprep.next import BuildConfig
-from packprep.next.cli.main import COMMANDS, main
-from packprep.next.config.yaml_file import from_yaml
-from packprep.next.packing.plan import PackPlan
-from packprep.next.support.errors import ConfigError
-from packprep.next.support.limits import locked
+import packprep
+from packprep import BuildConfig
+from packprep.cli.main import COMMANDS
+from packprep.config.yaml_file import from_yaml
+from packprep.packing.plan import PackPlan
+from packprep.support.errors import ConfigError
+from packprep.support.limits import locked
+
+from .conftest import Command
 
 HEADINGS = (
     *("Every build", "Text", "Chats", "Pairs, ids, pieces", "Packs", "Mixes and amounts"),
@@ -40,33 +40,16 @@ HEADINGS = (
 )
 BUILD = ("build", "in/a.jsonl", "--tokenizer", "in/tiny", "--max-length", "64", "--num-proc", "1")
 
-Said = namedtuple("Said", "code out err")
-Command = Callable[..., Said]
 
-
-@pytest.fixture
-def run(
-    record_inputs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Command:
-    """A function that runs a command in a folder with the inputs `in`."""
+@pytest.fixture(autouse=True)
+def here(record_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the inputs `in`."""
     (tmp_path / "in").symlink_to(record_inputs)
     monkeypatch.chdir(tmp_path)
 
-    def command(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["packprep", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        code = stopped.value.code
-        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return command
-
 
 def test_the_help_of_build_has_headings_and_fits_a_terminal() -> None:
-    command = [sys.executable, "-m", "packprep.next", "build", "-h"]
+    command = [sys.executable, "-m", "packprep", "build", "-h"]
     environment = {**os.environ, "COLUMNS": "80"}
     said = subprocess.run(command, capture_output=True, text=True, env=environment)
     lines = said.stdout.splitlines()
@@ -193,7 +176,7 @@ def test_nothing_is_made_in_an_output(run: Command) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_has_no_types_of_the_library(name: str) -> None:
-    command: Any = importlib.import_module(f"packprep.next.cli.{name}").command
+    command: Any = importlib.import_module(f"packprep.cli.{name}").command
     text = command.get_help(click.Context(command, info_name=name, terminal_width=80))
     assert "RANGE" not in text
     assert max(map(len, text.splitlines())) <= 80
@@ -217,7 +200,7 @@ def test_an_error_names_options_that_the_command_has(
     if command[0] in ("verify", "export"):
         assert run(*BUILD, "-o", "out", "-q").code == 0
     said = run(*command)
-    options: Any = importlib.import_module(f"packprep.next.cli.{command[0]}").command.params
+    options: Any = importlib.import_module(f"packprep.cli.{command[0]}").command.params
     known = {flag for option in options for flag in option.opts}
     found = {*re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said.err)}
     assert (said.code, named in found, found - known) == (2, True, set())
@@ -324,12 +307,12 @@ def test_one_process_at_a_time_holds_the_lock_of_a_folder(tmp_path: Path) -> Non
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert max(most) == 1
-    assert not [*tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_ctrl_c_says_how_to_resume(run: Command) -> None:
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{heard}; from packprep.next.cli.main import main; main()"  # else & ignores it
+    program = f"{heard}; from packprep.cli.main import main; main()"  # else & ignores it
     command = [sys.executable, "-c", program, "build", "-", *BUILD[2:], "-o", "out"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -367,10 +350,10 @@ def by_pairs(lengths: Any, max_length: int) -> PackPlan:
 
 def test_a_planner_of_ones_own_makes_the_packs_and_is_in_the_identity(run: Command) -> None:
     same: dict[str, Any] = {"sources": ["in/a.jsonl"], "tokenizer": "in/tiny", "max_length": 64}
-    own = packprep.next.build(BuildConfig(**same, output="own", order="input"), planner=by_pairs)
+    own = packprep.build(BuildConfig(**same, output="own", order="input"), planner=by_pairs)
     inputs_of = own.manifest.data["inputs"]
     assert inputs_of["planner"] == f"{__name__}.by_pairs"
-    plain = packprep.next.build(BuildConfig(**same, output="plain", order="input"))
+    plain = packprep.build(BuildConfig(**same, output="plain", order="input"))
     assert plain.manifest.identity != own.manifest.identity
     report = json.loads(Path("own/report.json").read_bytes())
     assert report["documents_per_pack"]["max"] == 2
@@ -430,7 +413,7 @@ def test_a_wrong_value_is_named_as_python_spells_it() -> None:
 
 
 @pytest.mark.long
-def test_a_sample_is_that_of_the_first_edition(run: Command) -> None:
+def test_a_sample_is_written_once_and_nothing_of_the_user_is_replaced(run: Command) -> None:
     from packprep.cli.sample_data import sample_files
 
     said = run("sample", "data")

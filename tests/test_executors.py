@@ -16,19 +16,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.config.options import BuildConfig
-from packprep.next.look.verify import verify
-from packprep.next.read import reading
-from packprep.next.read.sources import content_digests
-from packprep.next.run import local
-from packprep.next.run.build import build, tokenize
-from packprep.next.run.job import make_job
-from packprep.next.run.parts import kept_digests, pack_part
-from packprep.next.schemas.manifest import open_output
-from packprep.next.support.errors import ConfigError, InputError
-from packprep.next.support.progress import Silent
-from tests.helpers.corpus import save_tokenizer, texts
-from tests.helpers.zoo import CHAT_TEMPLATE
+from packprep.config.options import BuildConfig
+from packprep.look.verify import verify
+from packprep.read import reading
+from packprep.read.sources import content_digests
+from packprep.run import local
+from packprep.run.build import build, tokenize
+from packprep.run.job import make_job
+from packprep.run.parts import kept_digests, pack_part
+from packprep.schemas.manifest import open_output
+from packprep.support.errors import ConfigError, InputError
+from packprep.support.progress import Silent
+from tests.helpers.corpus import CHAT_TEMPLATE, save_tokenizer, texts
 
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
@@ -41,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 CHATS = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}
 EXAMPLES = Path(__file__).parent / "examples"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def rows(seed: int) -> list[dict[str, Any]]:
@@ -177,7 +176,7 @@ def test_parts_that_run_at_once_and_are_killed_leave_the_same_output(
     build(BuildConfig(**options, output=str(tmp_path / "alone")))
     entry = tokenize(BuildConfig(**{**options, "store": str(tmp_path / "tokens")}))
     (tmp_path / "w.yaml").write_text(yaml.safe_dump({"window": 20_000, "max_length": 256}))
-    command = [sys.executable, "-m", "packprep.next", "pack", str(entry.place), "-q"]
+    command = [sys.executable, "-m", "packprep", "pack", str(entry.place), "-q"]
     command += ["-c", str(tmp_path / "w.yaml"), "-o", str(tmp_path / "out"), "--part"]
     chance = random.Random(0)
     for wait in (0.3, 0.6, None):
@@ -268,7 +267,7 @@ def test_the_tasks_of_an_example_run_in_any_order_and_twice(
         path.rename(tmp_path / "docs" / path.name)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "packprep"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m packprep.next "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m packprep "$@"\n')
     program.chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment["PATH"] = f"{program.parent}:{environment['PATH']}"

@@ -14,20 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.next.cli.main import cli
-from packprep.next.schemas.columns import STANDARD
-from packprep.next.schemas.files import FormatError
-from packprep.next.schemas.manifest import open_output, packs
-from packprep.next.support.errors import ConfigError
+from packprep.cli.main import cli
+from packprep.schemas.columns import STANDARD
+from packprep.schemas.files import FormatError
+from packprep.schemas.manifest import open_output, packs
+from packprep.support.errors import ConfigError
+from tests.helpers import written
 from tests.helpers.examples import share_of_examples
 from tests.helpers.export_readers import READERS, ReadPack, pack_of, read_npy
 from tests.helpers.torch_models import skip_without
 
-from . import outputs
-
 WITHOUT_PADDING = ("megatron", "npy")
 NAMES = ("hf", "axolotl", "llama-factory", "megatron", "megatron-bridge", "npy", "parquet")
-COLUMNS = (*outputs.COLUMNS, STANDARD["document_starts"], STANDARD["labels"])
+COLUMNS = (*written.COLUMNS, STANDARD["document_starts"], STANDARD["labels"])
 
 
 def export(source: Path, to: str, out: Path) -> Path:
@@ -78,9 +77,9 @@ def read(folder: Path, to: str) -> list[ReadPack]:
 
 
 @st.composite
-def shards(draw: st.DrawFn, padded: bool, hides: bool) -> list[list[outputs.Pack]]:
+def shards(draw: st.DrawFn, padded: bool, hides: bool) -> list[list[written.Pack]]:
     """Shards of packs; padded: segments may end in padding, and packs in filler."""
-    made, document = list[list[outputs.Pack]](), 0
+    made, document = list[list[written.Pack]](), 0
     for count in draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)):
         made.append([])
         for _ in range(count):
@@ -88,7 +87,7 @@ def shards(draw: st.DrawFn, padded: bool, hides: bool) -> list[list[outputs.Pack
             more = [draw(st.integers(0, 3)) if padded else 0 for _ in real]
             filler = draw(st.integers(0, 3)) if padded else 0
             lengths = [a + b for a, b in zip(real, more, strict=True)] + [filler] * (filler > 0)
-            pack = outputs.pack(*lengths, document=document)
+            pack = written.pack(*lengths, document=document)
             document += len(real)
             trained = [not hides or draw(st.booleans()) for _ in pack["tokens"]]
             labels = np.where(trained, pack["tokens"], -100)
@@ -116,7 +115,7 @@ def test_any_packs_arrive(
         skip_without("torch", "trl")
     folder, hides = tmp_path_factory.mktemp("any"), data.draw(st.booleans())
     columns = (*COLUMNS, *[STANDARD["segment_lengths"]] * padded)
-    source = outputs.write(folder / "in", data.draw(shards(padded, hides)), columns)
+    source = written.write(folder / "in", data.draw(shards(padded, hides)), columns)
     for to in names:
         if to != "megatron" or not hides:
             assert read(export(source, to, folder / to), to) == stored(source, to)
@@ -216,7 +215,7 @@ def test_a_store_becomes_the_documents_that_megatron_trains(tmp_path: Path) -> N
 
 def test_an_export_is_absent_or_complete(tmp_path: Path) -> None:
     rows = [{"ids": list(range(5, 60))}] * 20
-    source = outputs.build(tmp_path / "in", rows, max_length=16, shard_size=4000)
+    source = written.build(tmp_path / "in", rows, max_length=16, shard_size=4000)
     *_, last = sorted(source.glob("*.arrow"))
     content = last.read_bytes()
     before = sorted(tmp_path.iterdir())
@@ -232,13 +231,13 @@ def test_an_export_is_absent_or_complete(tmp_path: Path) -> None:
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
-    pack = {**outputs.pack(3), "document_starts": [0], "labels": [-100, 9, 2]}
-    other = outputs.write(tmp_path / "other", [[pack]], COLUMNS)
-    hidden = outputs.write(tmp_path / "hidden", [[{**pack, "labels": [-100, -100, 2]}]], COLUMNS)
+    pack = {**written.pack(3), "document_starts": [0], "labels": [-100, 9, 2]}
+    other = written.write(tmp_path / "other", [[pack]], COLUMNS)
+    hidden = written.write(tmp_path / "hidden", [[{**pack, "labels": [-100, -100, 2]}]], COLUMNS)
     for to, source, found in (
         *((to, other, "labels that are other ids") for to in ("megatron", "npy", "rows")),
         ("megatron", hidden, "tokens without loss"),
-        ("rows", outputs.write(tmp_path / "few", [[pack]]), "no column document_starts"),
+        ("rows", written.write(tmp_path / "few", [[pack]]), "no column document_starts"),
         ("tfrecord", hidden, "tfrecord"),
     ):
         with pytest.raises(ConfigError, match=found):
@@ -249,7 +248,7 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
 def test_megatrons_own_reader_finds_the_segments_of_each_pack(tmp_path: Path) -> None:
     megatron: Any = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     rows = [{"ids": list(range(5, 5 + length))} for length in range(1, 40)]
-    source = outputs.build(tmp_path / "in", rows, max_length=16)
+    source = written.build(tmp_path / "in", rows, max_length=16)
     out = export(source, "megatron", tmp_path / "out")
     dataset = megatron.IndexedDataset(str(out / "train"))
     found = [
@@ -261,7 +260,7 @@ def test_megatrons_own_reader_finds_the_segments_of_each_pack(tmp_path: Path) ->
 
 def test_numpy_and_datasets_open_the_files(tmp_path: Path) -> None:
     rows = [{"ids": list(range(5, 5 + length))} for length in range(1, 40)]
-    source = outputs.build(tmp_path / "in", rows, max_length=16)
+    source = written.build(tmp_path / "in", rows, max_length=16)
     out = export(source, "npy", tmp_path / "npy")
     offsets = np.load(out / "train.offsets.npy")
     assert offsets[-1] == len(np.memmap(out / "train.npy", np.uint16))

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packprep.next import BuildConfig, build
-from packprep.next.cli.main import cli
-from packprep.next.packing.api import pack_lengths
-from packprep.next.schemas.files import digest_of
-from packprep.next.schemas.manifest import manifest_json
-from packprep.next.support.errors import ConfigError
+from packprep import BuildConfig, build
+from packprep.cli.main import cli
+from packprep.packing.api import pack_lengths
+from packprep.schemas.files import digest_of
+from packprep.schemas.manifest import manifest_json
+from packprep.support.errors import ConfigError
 from tests.helpers.examples import share_of_examples
 from tests.helpers.torch_models import skip_without
 

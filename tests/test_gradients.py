@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from packprep.next import BuildConfig, build
-from packprep.next.loaders import (
+from packprep import BuildConfig, build
+from packprep.loaders import (
     BatchShape,
     PackedBatch,
     PackedLoader,
@@ -28,18 +28,18 @@ from packprep.next.loaders import (
     selective_log_probs,
     varlen_attention,
 )
-from packprep.next.loaders.context_parallel import context_indices
+from packprep.loaders.context_parallel import context_indices
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TRAINER = str(ROOT / "scripts" / "examples" / "train_tiny.py")
 VOCABULARY, WIDTH, HEADS = 50, 8, 2
 TINY = ["--width", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--lr", "0.01"]
-SECOND = (
-    "import runpy, sys, packprep.next.loaders as own; sys.modules['packprep.loaders'] = own; "
+RUN = (
+    "import runpy, sys, packprep.loaders as own; sys.modules['packprep.loaders'] = own; "
     "own.PackedShards.manifest = property(lambda shards: shards); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-"""Runs a program with the loaders of this edition."""
+"""Runs a program, which reads the size of the vocabulary of `shards.manifest`."""
 
 
 class Model(torch.nn.Module):  # type: ignore[misc, unused-ignore]
@@ -220,7 +220,7 @@ def ranks_of(command: list[str]) -> list["subprocess.Popen[str]"]:
 def train(out: Path, packs: int, *more: str) -> list[str]:
     """Command of ten steps of the example trainer."""
     sizes = ("--steps", "10", "--packs", str(packs), *TINY)
-    return [sys.executable, "-c", SECOND, TRAINER, str(out), *sizes, *more]
+    return [sys.executable, "-c", RUN, TRAINER, str(out), *sizes, *more]
 
 
 def losses_in(said: str) -> dict[int, float]:

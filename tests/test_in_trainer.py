@@ -13,10 +13,10 @@ import pytest
 from datasets import DatasetDict
 from tokenizers import Tokenizer
 
-import packprep.next as packprep
-from packprep.next import BuildConfig, ConfigError, InputError, in_trainer
-from packprep.next.exports.export import export
-from packprep.next.run.build import make
+import packprep as packprep
+from packprep import BuildConfig, ConfigError, InputError, in_trainer
+from packprep.exports.export import export
+from packprep.run.build import make
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
 
@@ -178,7 +178,7 @@ def test_a_cache_that_cannot_be_written_serves_what_it_has(
 
 PROGRAM = """
 import sys
-import packprep.next as packprep
+import packprep as packprep
 rows = packprep.dataset(sys.argv[1], 100, cache_dir=sys.argv[2], ids="ids", max_length=16)
 print(len(rows))
 """

@@ -10,7 +10,7 @@ skip_without("torch", "transformers")
 
 import torch  # noqa: E402
 
-from packprep.next.loaders import (  # noqa: E402
+from packprep.loaders import (  # noqa: E402
     PackedBatch,
     batch_from_rows,
     guard,

@@ -1,4 +1,4 @@
-"""Laws of the pure functions of the second edition, with twins that take one step at a time."""
+"""Laws of the pure functions, with twins that take one step at a time."""
 
 import itertools
 import math
@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.plan.cut import cut
-from packprep.next.plan.draw import BLOCK, SourceRows, draw
-from packprep.next.plan.types import Cutting, Dropped, Range
-from packprep.next.read.reading import read, splits
-from packprep.next.read.types import Source, Text
-from packprep.next.schemas.columns import NO_LOSS, STANDARD
-from packprep.next.schemas.gather import Layout, Table, pack_columns
-from packprep.next.schemas.tokens import Documents, Pointers
-from packprep.next.support.errors import ConfigError
+from packprep.plan.cut import cut
+from packprep.plan.draw import BLOCK, SourceRows, draw
+from packprep.plan.types import Cutting, Dropped, Range
+from packprep.read.reading import read, splits
+from packprep.read.types import Source, Text
+from packprep.schemas.columns import NO_LOSS, STANDARD
+from packprep.schemas.gather import Layout, Table, pack_columns
+from packprep.schemas.tokens import Documents, Pointers
+from packprep.support.errors import ConfigError
 
 LINES = st.lists(
     st.sampled_from(['{"text": "a"}', "", '{"text": "line\\nend"}', '{"text": "' + "x" * 90 + '"}'])

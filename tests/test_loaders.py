@@ -1,4 +1,4 @@
-"""Readers of the second edition: the file that people copy, and the loader."""
+"""Readers: the file that people copy, and the loader."""
 
 import pickle
 import subprocess
@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packprep.loaders import BatchShape, PackedBatch, PackedLoader, PackedShards, context_slice
 from packprep.loaders.order import EpochOrder
-from packprep.next.loaders import BatchShape, PackedBatch, PackedLoader, PackedShards, context_slice
-from packprep.next.schemas.columns import STANDARD, Column
-from packprep.next.schemas.files import FormatError
+from packprep.schemas.columns import STANDARD, Column
+from packprep.schemas.files import FormatError
+from tests.helpers import written
 from tests.helpers.examples import share_of_examples
 
-from . import outputs
-
-PACKS = Path(__file__).parents[2] / "packprep" / "next" / "loaders" / "packs.py"
+PACKS = Path(__file__).parents[1] / "loaders" / "packs.py"
 ALONE = """
 import pickle, sys
 
@@ -58,9 +57,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(7)
     rows = [{"ids": random.integers(0, 50257, random.integers(1, 90)).tolist()} for _ in range(300)]
     small = {"max_length": 128, "shard_size": 5000}
-    outputs.build(folder / "plain", rows, **small)
-    outputs.build(folder / "hf", rows, "--columns", "hf", **small)
-    outputs.build(folder / "split", rows, "--holdout", "20%", "--columns", "document_ids", **small)
+    written.build(folder / "plain", rows, **small)
+    written.build(folder / "hf", rows, "--columns", "hf", **small)
+    written.build(folder / "split", rows, "--holdout", "20%", "--columns", "document_ids", **small)
     return folder
 
 
@@ -137,7 +136,7 @@ def numbered(shards: list[list[list[int]]]) -> list[list[dict[str, Any]]]:
     for shard in shards:
         packs.append(list[dict[str, Any]]())
         for lengths in shard:
-            packs[-1].append(outputs.pack(*lengths, document=document))
+            packs[-1].append(written.pack(*lengths, document=document))
             document += len(lengths)
     return packs
 
@@ -153,6 +152,28 @@ def stream(loaders: list[PackedLoader], steps: int | None = None) -> list[int]:
             in_turn = [[*packs] for packs in zip(*in_turn, strict=True)]
         numbers += [number for packs in in_turn for number in packs if number >= 0]
     return numbers
+
+
+def assert_order(order: list[int], counts: list[int], window: int) -> None:
+    """Expect stored order if window is 0, else packs of `window` shards at a time, mixed."""
+    assert sorted(order) == [*range(sum(counts))]
+    if window == 0:
+        assert order == sorted(order)
+        return
+    shard_of = np.repeat(np.arange(len(counts)), counts)[order].tolist()
+    while shard_of:
+        mixed = {*[*dict.fromkeys(shard_of)][:window]}
+        size = sum(counts[shard] for shard in mixed)
+        assert {*shard_of[:size]} == mixed
+        shard_of = shard_of[size:]
+
+
+def test_the_order_of_an_epoch_is_the_same_in_every_version(tmp_path: Path) -> None:
+    """A run that resumes with a later version gets the rest of its epoch."""
+    shards = PackedShards(written.write(tmp_path / "out", numbered([[[1]] * 3] * 4)))
+    orders = [EpochOrder(shards, 7, epoch, 2).every().tolist() for epoch in (0, 1)]
+    assert orders[0] == [9, 11, 2, 1, 0, 10, 5, 4, 3, 8, 7, 6]
+    assert orders[1] == [8, 6, 11, 9, 10, 7, 0, 3, 5, 4, 2, 1]
 
 
 @settings(max_examples=share_of_examples(2))
@@ -176,11 +197,11 @@ def test_each_pack_is_given_once_an_epoch_and_a_resume_at_any_world_size_gives_t
     prefetch: int,
     data: st.DataObject,
 ) -> None:
-    counts = tuple(map(len, shards))
-    order = EpochOrder(counts, seed=seed, epoch=epoch, window=window).every().tolist()
     by_tokens = data.draw(st.booleans())
     with TemporaryDirectory() as name:
-        opened = PackedShards(outputs.write(Path(name, "out"), numbered(shards)))
+        opened = PackedShards(written.write(Path(name, "out"), numbered(shards)))
+        order = EpochOrder(opened, seed, epoch, window).every().tolist()
+        assert_order(order, [*map(len, shards)], window)
 
         def loaders(which: int) -> list[PackedLoader]:
             size: dict[str, Any] = {"packs_per_batch": sizes[which]}
@@ -238,7 +259,7 @@ def test_a_batch_has_its_packs_and_its_shape(
     stored = [pack for shard in packs for pack in shard]
     multiple = size.get("pad_multiple", 1)
     with TemporaryDirectory() as name:
-        opened = PackedShards(outputs.write(Path(name, "out"), packs))
+        opened = PackedShards(written.write(Path(name, "out"), packs))
         loader = PackedLoader(opened, shape=BatchShape(**size), labels=labels, remainder="fill")
         for batch in loader:
             check_batch(batch, stored, labels)
@@ -257,7 +278,7 @@ def check_batch(batch: PackedBatch, stored: list[dict[str, Any]], labels: str) -
     assert [str(array.dtype) for array in arrays] == ["int64", "int64", "int32", "int64"]
     expected = list[tuple[int, list[int]]]()
     for number in batch.pack_numbers.tolist():
-        pack = stored[number] if number >= 0 else outputs.pack(1, document=-1)
+        pack = stored[number] if number >= 0 else written.pack(1, document=-1)
         tokens = pack["tokens"] if number >= 0 else np.zeros(1, np.int64)
         for segment, document in enumerate(pack["document_ids"].tolist()):
             begin, end = pack["cu_seqlens"][segment : segment + 2]
@@ -301,7 +322,7 @@ def test_shards_are_the_rows_of_load_from_disk(made: Path, name: str, mmap: bool
 
 def test_record_batches_are_found_by_the_manifest(tmp_path: Path) -> None:
     rows = [{"ids": [*range(row, row + 4000)]} for row in range(400)]
-    out = outputs.build(tmp_path / "out", rows, max_length=4096)
+    out = written.build(tmp_path / "out", rows, max_length=4096)
     assert len(PackedShards(out).outputs[0][0].manifest.files[0].batches) > 2
     for mmap in (True, False):
         shards = PackedShards(out, mmap=mmap)
@@ -324,7 +345,7 @@ def test_outputs_of_a_list_follow_one_another(made: Path) -> None:
         PackedShards([places[0], made / "hf"])
 
 
-PAIRS = (*outputs.COLUMNS, STANDARD["labels"], STANDARD["pair_ids"], STANDARD["pair_sides"])
+PAIRS = (*written.COLUMNS, STANDARD["labels"], STANDARD["pair_ids"], STANDARD["pair_sides"])
 WEIGHT = (
     Column(name="quality", kind="segment", dtype="float32"),
     Column(name="score", kind="token", dtype="int8"),
@@ -333,7 +354,7 @@ WEIGHT = (
 
 def paired(pair: int, chosen: int, rejected: int) -> dict[str, Any]:
     """A pack of the two sides of a pair, whose first token each is a prompt."""
-    pack = outputs.pack(chosen, rejected, document=pair)
+    pack = written.pack(chosen, rejected, document=pair)
     labels = pack["tokens"].copy()
     labels[[0, chosen]] = -100
     scores = np.arange(chosen + rejected)
@@ -350,7 +371,7 @@ def paired(pair: int, chosen: int, rejected: int) -> dict[str, Any]:
 
 def test_sides_of_pairs_and_columns_are_read(tmp_path: Path) -> None:
     packs = [paired(7, 3, 2), paired(9, 4, 5), paired(4, 2, 2)]
-    out = outputs.write(tmp_path / "out", [packs], (*PAIRS, *WEIGHT))
+    out = written.write(tmp_path / "out", [packs], (*PAIRS, *WEIGHT))
     with pytest.raises(ValueError, match="has preference pairs"):
         PackedLoader(out, 1)
     options: dict[str, Any] = {"columns": ["quality", "score"], "shuffle_window": 0}
@@ -379,8 +400,8 @@ def test_sides_of_pairs_and_columns_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_loss_weights_are_those_of_the_mode(tmp_path: Path, mode: Any, weights: Any) -> None:
-    packs = [outputs.pack(3, 2, document=1) | {"document_ids": [1, 1]}, outputs.pack(3, document=2)]
-    out = outputs.write(tmp_path / "out", [packs])
+    packs = [written.pack(3, 2, document=1) | {"document_ids": [1, 1]}, written.pack(3, document=2)]
+    out = written.write(tmp_path / "out", [packs])
     (batch,) = PackedLoader(out, 2, loss_weights=mode, shuffle_window=0)
     assert batch.loss_weights.tolist() == pytest.approx(weights)
     parts = batch.micro_batches()
@@ -391,8 +412,8 @@ def test_loss_weights_are_those_of_the_mode(tmp_path: Path, mode: Any, weights: 
 @given(data=st.data())
 def test_damage_is_a_format_error_and_never_other_packs(data: st.DataObject) -> None:
     with TemporaryDirectory() as name:
-        packs = [outputs.pack(3, 2), outputs.pack(4, document=2), outputs.pack(1, 1, document=3)]
-        out = outputs.write(Path(name, "out"), [packs])
+        packs = [written.pack(3, 2), written.pack(4, document=2), written.pack(1, 1, document=3)]
+        out = written.write(Path(name, "out"), [packs])
         file = out / "data-00000-of-00001.arrow"
         sound = [{key: value.copy() for key, value in pack.items()} for pack in PackedShards(out)]
         content = bytearray(file.read_bytes())
@@ -515,7 +536,7 @@ def test_slices_of_context_parallel_ranks_have_each_token_once(
     made: Path, tmp_path: Path, layout: Any
 ) -> None:
     rows = [{"ids": [*range(row * 100, row * 100 + 5 + row % 7)]} for row in range(30)]
-    out = outputs.build(tmp_path / "out", rows, "--pad-to-multiple", "4", max_length=32)
+    out = written.build(tmp_path / "out", rows, "--pad-to-multiple", "4", max_length=32)
     shape = BatchShape(packs_per_batch=3, cp_size=2, cp_layout=layout, max_segments=20)
     options: dict[str, Any] = {"labels": "shifted", "loss_weights": "document"}
     for batch in PackedLoader(out, shape=shape, remainder="fill", **options):

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from datasets.fingerprint import Hasher
 
-import packprep.next as second
-from packprep.next import BuildConfig, TokenizeAndPack, build, pack_dataset
-from packprep.next.schemas.manifest import packs
-from packprep.next.support.errors import ConfigError, InputError
+import packprep
+from packprep import BuildConfig, TokenizeAndPack, build, pack_dataset
+from packprep.schemas.manifest import packs
+from packprep.support.errors import ConfigError, InputError
 from tests.helpers.corpus import texts, tiny_tokenizer
 from tests.helpers.errors import refused
 
@@ -149,7 +149,7 @@ def test_every_split_is_packed_by_itself_and_keeps_its_format(streaming: bool) -
 
 
 def test_public_names_are_loaded_when_they_are_used() -> None:
-    assert {*second.__all__} <= {*dir(second)}
-    assert all(getattr(second, name).__name__ == name for name in second.__all__)
+    assert {*packprep.__all__} <= {*dir(packprep)}
+    assert all(getattr(packprep, name).__name__ == name for name in packprep.__all__)
     with pytest.raises(AttributeError, match="gone"):
-        second.gone  # noqa: B018
+        packprep.gone  # noqa: B018

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.cli.main import cli
-from packprep.next.look.recipe import Recipe, equal_recipe
-from packprep.next.support.errors import ConfigError, InputError
+from packprep.cli.main import cli
+from packprep.look.recipe import Recipe, equal_recipe
+from packprep.support.errors import ConfigError, InputError
 
 TEXT = ("in/a.jsonl", "in/long.jsonl", "--tokenizer", "in/tiny")
 CHATS = ("in/openai.jsonl", "--messages", "messages", "--tokenizer", "in/chat")
@@ -220,6 +220,11 @@ def test_it_says_what_packing_avoids_and_how_small_packs_may_be(
     assert "2,048: 64.8% of batches of 8 documents" in text
     assert "2.84 places for each token" in text
     assert "--min-pack-tokens 16: 32 to 128 are usual at 2,048" in text
+    for lengths, share in (("5 3 7", "28.6%"), ("512 128 2048", "56.2%")):
+        Path("l.txt").write_text(lengths)
+        batch = ["--max-length", "2048", "--padding-of-batch", "3", "-q"]
+        cli.main(["plan", "l.txt", *batch], standalone_mode=False)
+        assert f"{share} of batches of 3 documents" in capsys.readouterr().out
 
 
 def sequences(count: int, packs: int, tokens: int = 1000) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from packprep.next.config.options import BuildConfig
-from packprep.next.loaders import PackedLoader, PackedShards
-from packprep.next.look.verify import verify
-from packprep.next.run.build import build, pack, tokenize
-from packprep.next.schemas.files import FormatError
-from packprep.next.schemas.manifest import open_output, packs
-from packprep.next.support.errors import ConfigError
+from packprep.config.options import BuildConfig
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.look.verify import verify
+from packprep.run.build import build, pack, tokenize
+from packprep.schemas.files import FormatError
+from packprep.schemas.manifest import open_output, packs
+from packprep.support.errors import ConfigError
 
 TEXT: dict[str, Any] = {"tokenizer": "in/tiny", "max_length": 64}
 LABELS: dict[str, Any] = {"ids": "ids,labels", "tokenizer": 1000, "max_length": 64}

@@ -1,4 +1,4 @@
-"""What a build of the second edition reads, names and refuses, through its command line."""
+"""What a build reads, names and refuses, through its command line."""
 
 import gzip
 import json
@@ -13,8 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep.next.cli.main import main
-from tests.helpers.corpus import save_tokenizer
+from packprep import BuildConfig, InputError, pack, tokenize
+from packprep import build as build_
+from packprep.cli.main import main
+from tests.helpers.corpus import save_tokenizer, write_jsonl
+from tests.helpers.errors import refused
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +39,11 @@ def build(folder: Path, tokenizer: Path, *arguments: object) -> int:
     return 0
 
 
-def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_columns_that_are_not_read_are_named_once_with_their_sources(
     tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = lines(tmp_path / "a.jsonl", [{"text": "a", "id": 1, "stars": 2}] * 3)
-    second = lines(tmp_path / "b.jsonl", [{"stars": 1, "text": "b", "url": "x"}] * 3)
+    first = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "id": 1, "stars": 2}] * 3)
+    second = write_jsonl(tmp_path / "b.jsonl", [{"stars": 1, "text": "b", "url": "x"}] * 3)
     (tmp_path / "c.csv").write_text("id,text,stars\n1,c,3\n")
     datasets.Dataset.from_dict({"text": ["d"], "extra": [1], "stars": [1]}).to_parquet(
         tmp_path / "d.parquet"
@@ -70,7 +68,7 @@ def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(
         {"labels": [-100, 7, 7]},
     ]
     rows = [good, *({**good, **each} for each in bad), good]
-    path = lines(tmp_path / "a.jsonl", rows)
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
     arguments = ("--ids", "ids,labels", "--carry", "weight", "--on-error", "skip", "-q")
     assert build(tmp_path, tokenizer, path, *arguments) == 0
     packs = datasets.load_from_disk(str(tmp_path / "out"))
@@ -83,7 +81,7 @@ def test_a_value_is_judged_alike_in_every_format(tmp_path: Path, tokenizer: Path
     ids = [[5, 6], [5, 10**6], None, [5, None], [7.0], [8], [9]]
     weights = [1, 1, 1, 1, 1, 300, None]
     rows = [{"ids": each, "w": weight} for each, weight in zip(ids, weights, strict=True)]
-    lines(tmp_path / "a.jsonl", rows)
+    write_jsonl(tmp_path / "a.jsonl", rows)
     (tmp_path / "a.json").write_text(json.dumps(rows))
     table = {"ids": pa.array(ids, pa.list_(pa.float64())), "w": weights}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
@@ -100,7 +98,7 @@ def test_a_value_is_judged_alike_in_every_format(tmp_path: Path, tokenizer: Path
 def test_labels_beside_ids_that_nobody_named_are_refused(
     tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = lines(tmp_path / "a.jsonl", [{"input_ids": [5, 6], "labels": [-100, 6]}])
+    path = write_jsonl(tmp_path / "a.jsonl", [{"input_ids": [5, 6], "labels": [-100, 6]}])
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids") == 2
     assert "--ids input_ids,labels" in capsys.readouterr().err
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids,labels", "-q") == 0
@@ -112,7 +110,7 @@ def test_padding_beside_ids_is_refused_and_a_mask_of_ones_is_not_named(
 ) -> None:
     for name, mask, code in (("ones", [1, 1], 0), ("padded", [1, 0], 2)):
         rows = [{"ids": [5, 6, 7], "attention_mask": [1, *mask]}, {"ids": [5]}]
-        path = lines(tmp_path / f"{name}.jsonl", rows)
+        path = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         if as_parquet:
             path = path.with_suffix(".parquet")
             pq.write_table(pa.Table.from_pylist(rows), path)
@@ -127,7 +125,7 @@ def test_padding_beside_ids_is_refused_and_a_mask_of_ones_is_not_named(
 def test_a_missing_column_is_named_with_those_that_are_there_and_its_option(
     option: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, template = lines(tmp_path / "a.jsonl", [{"text": "a"}]), tmp_path / "t.jinja"
+    path, template = write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}]), tmp_path / "t.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}</s>{% endfor %}")
     columns = "no,other" if option == "pairs" else "no"
     more = ["--chat-template", template] if option == "messages" else []
@@ -149,7 +147,7 @@ def test_files_that_are_read_at_many_places_are_not_compressed(
 def test_a_carried_column_has_no_name_of_the_build(
     name: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = lines(tmp_path / "a.jsonl", [{"text": "a", name: 5}] * 2)
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", name: 5}] * 2)
     assert build(tmp_path, tokenizer, path, "--carry", name) == 2
     assert repr(name) in capsys.readouterr().err
 
@@ -205,7 +203,7 @@ def test_splits_of_a_saved_dataset_are_chosen_like_those_of_a_folder(
 def test_a_carried_column_that_has_no_numbers_is_refused(
     value: Any, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = lines(tmp_path / "a.jsonl", [{"text": "a", "stars": value}] * 2)
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "stars": value}] * 2)
     assert build(tmp_path, tokenizer, path, "--carry", "stars") == 2
     assert "'stars'" in capsys.readouterr().err
 
@@ -238,10 +236,36 @@ def test_a_wide_window_of_zstandard_is_refused_with_the_command_that_unpacks_it(
     assert "zstd -d --long=31" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ['{"text": "a"} {"text": "b"}\n', '{"text":\n"a"}\n{"text": "b"}'])
-def test_rows_that_are_not_one_a_line_are_refused(
-    text: str, tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("one", "other", "column"),
+    [
+        ({"n": 3}, {"n": 0.5}, "n"),
+        ({"n": [1, 2]}, {"n": [0.5, 1]}, "n"),
+        ({"n": 3}, {"n": [1, 2]}, "n"),
+        ({}, {"labels": [-100, 2]}, "labels"),
+        ({"labels": [-100, 2]}, {}, "labels"),
+    ],
+)
+def test_columns_of_two_sources_are_never_read_as_each_other_and_no_labels_are_lost(
+    one: dict[str, Any],
+    other: dict[str, Any],
+    column: str,
+    tmp_path: Path,
 ) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
-    assert build(tmp_path, tokenizer, tmp_path / "a.jsonl") == 2
-    assert "row 0 (line 1)" in capsys.readouterr().err
+    carry: dict[str, Any] = {"carry": ["n"]} if column == "n" else {}
+    entries, stores = list[dict[str, str]](), list[str]()
+    for name, row in (("one", one), ("other", other)):
+        source = str(write_jsonl(tmp_path / f"{name}.jsonl", [{"ids": [1, 2], **row}] * 3))
+        entries.append({"path": source, "ids": "ids,labels" if "labels" in row else "ids"})
+        stores.append(str(tmp_path / name))
+        each: dict[str, Any] = {"sources": [source], "ids": entries[-1]["ids"], **carry}
+        tokenize(BuildConfig(**each, tokenizer=9, store=stores[-1]))
+    out, size = str(tmp_path / "out"), 8
+    with refused(InputError, "one.jsonl and", "other.jsonl differ", repr(column)):
+        pack(BuildConfig(sources=stores, output=out, max_length=size))
+    with refused(InputError, "one.jsonl and", "other.jsonl differ", repr(column)):
+        build_(
+            BuildConfig(
+                sources=entries, ids="ids", tokenizer=9, output=out, max_length=size, **carry
+            )
+        )

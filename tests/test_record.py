@@ -1,65 +1,53 @@
-"""What the second edition makes of the recorded set-ups and bad inputs of text and token ids.
+"""The 40 set-ups of the record make what they made before, and bad inputs are refused."""
 
-`scripts/record --check --edition second` prints what differs of all of them.
-"""
-
+import contextlib
+import json
+import re
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.record.main import PARTS, differing, fast, recorded
-from tests.record.running import Case, run
+from packprep import BuildConfig
 
-COMMANDS = {"build", "tokenize", "pack", "verify", "export"}
-LATER = {
-    "--part",
-}
-"""Arguments of later parts."""
-OPEN = {
-    "together, one side of a pair",  # its spelling is a pair of the prompt and the answer
-    "pieces, a text",  # it is rendered text
-    "ids, text",
-    "ids, a fraction",  # ids of the vocabulary are expected, not all that four bytes hold
-    "file, an array not closed",  # its line is named, not its row
-    "file, a broken element",
-    "file, an array and more",
-    "compressed .zst, not compressed",  # another byte is named
-}
-"""Cases of this part that differ still, most by a number in a sentence or in the report."""
+from .record import running
+from .record.refusals import CASES, Bad
+from .record.setups import RECORDED, SETUPS
 
 
-def is_of_this_part(case: Case) -> bool:
-    """True for text and token ids, from files to shards."""
-    commands = case.commands("second")
-    used = {argument for each in commands for argument in each["arguments"]}
-    known = all(each["command"] in COMMANDS for each in commands)
-    return known and not LATER & used
-
-
-def cases(part: str) -> list[Any]:
-    """The cases of this part, most of them in long runs only."""
-    chosen = fast(PARTS[part]())
-    return [
-        pytest.param(case, marks=[pytest.mark.long] * (case not in chosen), id=case.name)
-        for case in PARTS[part]()
-        if is_of_this_part(case) and case.name not in OPEN
-    ]
-
-
-@pytest.mark.parametrize("case", cases("setups"))
-def test_a_set_up_has_the_values_and_figures_of_the_first_edition(
-    case: Case, record_inputs: Path, tmp_path: Path
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_set_up_has_the_recorded_values_and_figures(
+    name: str, record_inputs: Path, tmp_path: Path
 ) -> None:
-    if case.needs:
-        pytest.importorskip(case.needs)
-    result = run(case, record_inputs, tmp_path / "case", "second")
-    assert differing(case, recorded("setups")[case.name], result, "second") == []
+    setup = SETUPS[name]
+    if setup.needs:
+        pytest.importorskip(setup.needs)
+    known = json.loads(RECORDED.read_bytes())
+    assert [*known] == [*SETUPS]
+    result = setup.run(record_inputs, tmp_path / "case")
+    assert [*running.differences(known[name], result)] == []
 
 
-@pytest.mark.parametrize("case", cases("refusals"))
-def test_a_bad_input_is_refused_like_by_the_first_edition(
-    case: Case, record_inputs: Path, tmp_path: Path
+def test_every_option_is_in_a_set_up() -> None:
+    said = " ".join(str((setup.commands, setup.yaml)) for setup in SETUPS.values())
+    words = {word.replace("-", "_") for word in re.findall(r"\w[\w-]*", said)}
+    options = {spec.name for spec in fields(BuildConfig)} - {"after", "output", "overwrite"}
+    assert options - words - {*running.GIVEN} == set()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.arguments)
+def test_a_bad_input_is_refused_with_names_and_numbers(
+    case: Bad, record_inputs: Path, tmp_path: Path
 ) -> None:
-    result = run(case, record_inputs, tmp_path / "case", "second")
-    assert differing(case, recorded("refusals")[case.name], result, "second") == []
+    with contextlib.chdir(running.started(tmp_path / "case", record_inputs, case.files)):
+        code, error, sentence = running.command(case.arguments, case.yaml)
+    assert (code, error) == (2, case.error), sentence
+    assert [word for word in case.says.split() if not says(sentence, word)] == []
+    assert "Traceback" not in sentence
+
+
+def says(sentence: str, word: str) -> bool:
+    """True if a word is in a sentence; a number as such, also as 1,042."""
+    if not word.isdigit():
+        return word in sentence
+    return re.search(rf"(?<![\d.])({word})(?!\d|\.\d)", sentence.replace(",", "")) is not None

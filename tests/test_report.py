@@ -5,30 +5,29 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import packprep.next
-from packprep.next import BuildConfig
-from packprep.next.cli.main import main
-from packprep.next.look.figures import FIGURES, figure_of, short_names, values
-from packprep.next.look.findings import Facts, findings
-from packprep.next.look.gate import check
-from packprep.next.look.measure import Counts, measure
-from packprep.next.look.page import histogram
-from packprep.next.look.places import look
-from packprep.next.schemas.columns import STANDARD
-from packprep.next.schemas.manifest import open_output, packs
-from packprep.next.support.errors import StoppedError
-
-from .outputs import COLUMNS, pack, write
+import packprep
+from packprep import BuildConfig
+from packprep.look.figures import FIGURES, figure_of, short_names, values
+from packprep.look.findings import Facts, findings
+from packprep.look.gate import check
+from packprep.look.measure import Counts, measure
+from packprep.look.page import histogram
+from packprep.look.places import look
+from packprep.schemas.columns import STANDARD
+from packprep.schemas.manifest import open_output, packs
+from packprep.support.errors import StoppedError
+from tests.conftest import Command
+from tests.helpers.written import COLUMNS, pack, write
 
 ROWS: list[dict[str, Any]] = [
     {"ids": [*range(length)], "targets": [-100] * (length // 2) + [*range(length // 2, length)]}
@@ -48,17 +47,6 @@ OUTPUTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Said(NamedTuple):
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
-
-
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Outputs of packs of 32 tokens, by name."""
@@ -67,23 +55,8 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     same = {"sources": [str(source)], "ids": "ids", "tokenizer": 50257, "max_length": 32}
     for name, settings in OUTPUTS.items():
-        packprep.next.build(BuildConfig(**{**same, "output": str(folder / name), **settings}))
+        packprep.build(BuildConfig(**{**same, "output": str(folder / name), **settings}))
     return {name: folder / name for name in OUTPUTS}
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """A command of the second edition, in a terminal of 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def command(*arguments: "str | Path") -> Said:
-        monkeypatch.setattr("sys.argv", ["packprep", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        code = stopped.value.code
-        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return command
 
 
 def report_of(place: Path) -> dict[str, Any]:
@@ -208,7 +181,7 @@ def test_a_build_that_was_stopped_says_how_far_it_is(tmp_path: Path, run: Comman
     def planner(lengths: Any, max_length: int) -> Any:
         if next(calls):
             raise StoppedError("enough")
-        return packprep.next.pack_lengths(lengths, max_length)
+        return packprep.pack_lengths(lengths, max_length)
 
     out = tmp_path / "out"
     config = BuildConfig(
@@ -220,7 +193,7 @@ def test_a_build_that_was_stopped_says_how_far_it_is(tmp_path: Path, run: Comman
         window=300,
     )
     with pytest.raises(StoppedError):
-        packprep.next.build(config, planner=planner)
+        packprep.build(config, planner=planner)
     for name in (out, tmp_path / "out.incomplete"):
         shown = json.loads(run("report", name, "--json").out)
         (tokenized,) = shown["tokenized"]
@@ -376,7 +349,7 @@ def test_a_mix_is_held_to_its_sources(tmp_path: Path, run: Command) -> None:
     }
     for name, weights in (("one", (1, 1)), ("two", (3, 1))):
         options |= {"output": str(tmp_path / name), "weights": weights}
-        packprep.next.build(BuildConfig(**options, max_tokens=1600))
+        packprep.build(BuildConfig(**options, max_tokens=1600))
     out = tmp_path / "one"
     said = run("check", tmp_path / "two", "--against", out)
     assert said.code == 1

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults import harness
-from tests.faults.editions import EDITIONS
+from tests.faults import builds, harness
 
 KINDS = ("jsonl.zst", "limit", "turns", "pairs", "mix", "plan", "tokenize, pack")
 RECEIPT = re.compile(r"(tokens-\d+-\d+|train-\d+|validation-\d+|names|manifest)\.json")
@@ -45,42 +45,44 @@ def token_files(output: Path) -> dict[str, int]:
 
 def kill_at_every_receipt(folder: Path, kind: str) -> list[str]:
     """Stages in which builds of a kind were killed, each of which has resumed."""
-    second = EDITIONS["second"]
-    steps, log = second.steps(folder, kind, True), folder / "log"
-    assert harness.forked(steps(folder / "whole"), log, main=second.main).code == 0
-    expected, output, stages = second.data(folder / "whole"), folder / "out", list[str]()
+    steps, log = builds.steps(folder, kind, few=True), folder / "log"
+    assert harness.forked(steps(folder / "whole"), log).code == 0
+    expected, output, stages = builds.data(folder / "whole"), folder / "out", list[str]()
     while True:
         harness.clear(output)
-        kill = KillAfter(len(stages) + 1)
-        ended = harness.forked(steps(output), log, fault=kill, main=second.main)
+        ended = harness.forked(steps(output), log, fault=KillAfter(len(stages) + 1))
         if ended.code == 0:
             return stages
         assert ended.code == -signal.SIGKILL, ended.err
         assert not output.exists()
-        stages.append(second.stage_of(output))
+        stages.append(builds.stage_of(output))
         kept = token_files(output)
-        ended = harness.forked(steps(output), log, main=second.main)
+        ended = harness.forked(steps(output), log)
         assert ended.code == 0, ended.err
-        assert second.data(output) == expected
+        assert builds.data(output) == expected
         assert kept.items() <= token_files(output).items()
         names = {path.name for path in folder.iterdir() if path.name.startswith("out")}
         assert names <= {"out", "out.store"}
-        assert not [*folder.rglob("*.tmp")]
+        assert not builds.is_left(output)
 
 
-@pytest.mark.long
-def test_a_build_that_is_killed_after_any_receipt_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds", [KINDS[-1:], pytest.param(KINDS[:-1], marks=pytest.mark.long)], ids=["one", "others"]
+)
+def test_a_build_that_is_killed_after_any_receipt_resumes(
+    kinds: Sequence[str], tmp_path: Path
+) -> None:
     """In a process of its own, which forks."""
-    command = [sys.executable, "-m", __spec__.name, str(tmp_path)]
+    command = [sys.executable, "-m", __spec__.name, str(tmp_path), *kinds]
     done = subprocess.run(command, capture_output=True, text=True, cwd=harness.ROOT)
     assert done.returncode == 0, done.stderr
     for stages in json.loads(done.stdout):
-        assert {*stages} == {*harness.STAGES}
+        assert {*stages} == {*builds.STAGES}
 
 
 if __name__ == "__main__":
-    EDITIONS["second"].warm()
-    folders = [Path(sys.argv[1], kind) for kind in KINDS]
+    builds.warm()
+    folders = [Path(sys.argv[1], kind) for kind in sys.argv[2:]]
     for each in folders:
         each.mkdir()
     print(json.dumps([kill_at_every_receipt(each, each.name) for each in folders]))

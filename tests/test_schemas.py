@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.schemas.columns import STANDARD, Column
-from packprep.next.schemas.files import FormatError, check_path, digest_of, shard_name
-from packprep.next.schemas.gather import Layout
-from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json, parse_manifest
-from packprep.next.schemas.validate import findings
-from packprep.next.schemas.views import ListView, list_array, list_view
-from packprep.next.write.layout import hf_column
+from packprep.schemas.columns import STANDARD, Column
+from packprep.schemas.files import FormatError, check_path, digest_of, shard_name
+from packprep.schemas.gather import Layout
+from packprep.schemas.manifest import FORMAT_VERSION, manifest_json, parse_manifest
+from packprep.schemas.validate import findings
+from packprep.schemas.views import ListView, list_array, list_view
+from packprep.write.layout import hf_column
 
 COUNT = st.integers(0, 10**6)
 N = -100

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from packprep.next.cli.main import cli
-from packprep.next.look.text import VISIBLE, pieces_of
-from packprep.next.schemas.manifest import open_output
-from packprep.next.support.errors import ConfigError, InputError
+from packprep.cli.main import cli
+from packprep.look.text import VISIBLE, pieces_of
+from packprep.schemas.manifest import open_output
+from packprep.support.errors import ConfigError, InputError
 
 CHATS = ("in/openai.jsonl", "--tokenizer", "in/chat", "--messages", "messages")
 CASES = {
@@ -104,7 +104,8 @@ def test_pieces_are_the_text_of_all_tokens(record_inputs: Path) -> None:
         ids = decoder.encode(text, add_special_tokens=False).ids
         trained = np.ones(len(ids), np.bool_)
         pieces = [*pieces_of(np.array(ids, np.int32), trained, decoder, frozenset())]
-        assert "".join(each.text for each in pieces) == decoder.decode(ids)
+        text = decoder.decode(ids, skip_special_tokens=False)
+        assert "".join(each.text for each in pieces) == text
 
     law()
 

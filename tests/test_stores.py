@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from packprep.next import BuildConfig, build, pack, tokenize
-from packprep.next.cli.main import main
-from packprep.next.loaders import PackedLoader, PackedShards
-from packprep.next.look.verify import verify
-from packprep.next.run.parts import pack_part
-from packprep.next.schemas.files import FormatError
-from packprep.next.schemas.manifest import open_output
-from packprep.next.support.errors import ConfigError
+from packprep import BuildConfig, build, pack, tokenize
+from packprep.loaders import PackedLoader, PackedShards
+from packprep.look.verify import verify
+from packprep.run.parts import pack_part
+from packprep.schemas.files import FormatError
+from packprep.schemas.manifest import open_output
+from packprep.support.errors import ConfigError
+from tests.conftest import Command
 from tests.helpers.corpus import texts, write_jsonl
 from tests.helpers.store_servers import StoreServer, Tap
 
@@ -355,7 +355,7 @@ def shards(base: str) -> str:
 def test_a_cache_has_the_size_that_is_asked_for(
     shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packprep.next.schemas.remote.RECENT", 0)
+    monkeypatch.setattr("packprep.schemas.remote.RECENT", 0)
     manifest = open_output(shards).manifest
     sizes = [file.bytes for file in manifest.shards("train")]
     assert len(sizes) > 3
@@ -406,13 +406,13 @@ def test_what_is_wrong_with_a_url_is_one_sentence(
     words: str,
     memory: Memory,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Command,
 ) -> None:
     for name in ("gcsfs", "adlfs"):
         monkeypatch.setitem(sys.modules, name, None)
     options = ["--tokenizer", "in/tiny"] if command[0] == "build" else []
-    assert _exit(monkeypatch, [*command, *options]) == code
-    said = capsys.readouterr()
+    said = run(*command, *options)
+    assert said.code == code
     assert words in said.out + said.err
     assert "secret" not in said.err + said.out
     assert len((said.err or said.out.partition("\n")[0]).strip().splitlines()) == 1
@@ -433,34 +433,25 @@ def test_a_store_that_refuses_is_one_sentence_and_nothing_half_written(
     words: str,
     step: int,
     memory: Memory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Command,
 ) -> None:
     def strike() -> None:
         raise error
 
     memory.strike = strike
     command = ["build", "a.jsonl", "-o", "memory://b/out", "--tokenizer", "in/tiny", "-q"]
-    assert _exit(monkeypatch, command) == 0
+    assert run(*command).code == 0
     for at in range(1, len(memory.writes) + 1, step):
         if memory.names("/b/out"):
             memory.files.rm("/b/out", recursive=True)
         memory.arm(at)
-        found = _exit(monkeypatch, command)
-        said = capsys.readouterr().err
-        if found:  # else what is left of the build was not deleted
-            assert (found, words in said, said.count("\n")) == (code, True, 1)
-            assert "secret" not in said
+        found = run(*command)
+        if found.code:  # else what is left of the build was not deleted
+            assert (found.code, words in found.err, found.err.count("\n")) == (code, True, 1)
+            assert "secret" not in found.err
         memory.arm(-1)
-        assert _exit(monkeypatch, command) == 0
+        assert run(*command).code == 0
         assert verify("memory://b/out") == []
-
-
-def _exit(patch: pytest.MonkeyPatch, command: list[str]) -> int:
-    patch.setattr(sys, "argv", ["packprep", *command])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0)
 
 
 def command_of(base: str) -> list[str]:
@@ -468,7 +459,7 @@ def command_of(base: str) -> list[str]:
     Path("small.yaml").write_text(json.dumps(SMALL | {"holdout": 0.2}))
     options = ["-c", str(Path("small.yaml").absolute()), "--store", f"{base}/store", "-q"]
     tokenizer = str(Path("in/tiny").absolute())
-    command = [sys.executable, "-m", "packprep.next", "build", str(Path("a.jsonl").absolute())]
+    command = [sys.executable, "-m", "packprep", "build", str(Path("a.jsonl").absolute())]
     return [*command, *options, "--tokenizer", tokenizer, "-o"]
 
 
@@ -538,34 +529,25 @@ def _kill(pids: list[int], before: int) -> None:
 
 @pytest.mark.long
 def test_a_bucket_that_is_missing_is_one_sentence(
-    bucket: str,
-    memory: Memory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bucket: str, memory: Memory, run: Command
 ) -> None:
     for command in (["a.jsonl", "-o", f"{bucket}-no/out"], [f"{bucket}-no/a.jsonl", "-o", "out"]):
-        assert _exit(monkeypatch, ["build", *command, "--tokenizer", "in/tiny", "-q"]) == 2
-        said = capsys.readouterr().err
-        assert f"{bucket}-no" in said
-        assert said.count("\n") == 1
+        said = run("build", *command, "--tokenizer", "in/tiny", "-q")
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert f"{bucket}-no" in said.err
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("memory", "new_clients")
 def test_a_network_that_goes_away_is_one_sentence(
-    bucket: str,
-    store_server: StoreServer,
-    tap: Tap,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bucket: str, store_server: StoreServer, tap: Tap, run: Command
 ) -> None:
     store_server.file_system()  # the next clients go through the tap
     command = ["build", "a.jsonl", "-o", f"{bucket}/out", "--tokenizer", "in/tiny", "-q"]
     tap.cut = True
-    assert _exit(monkeypatch, command) == 3
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "run the command again" in said
+    said = run(*command)
+    assert (said.code, said.err.count("\n")) == (3, 1)
+    assert "run the command again" in said.err
     tap.cut = False
-    assert _exit(monkeypatch, command) == 0
+    assert run(*command).code == 0
     assert verify(f"{bucket}/out") == []

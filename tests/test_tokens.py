@@ -1,15 +1,19 @@
 """Laws of tokens: engines agree, and text in chunks has the tokens of text in one piece."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import Barrier
 
+import datasets
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.next.tokens.encode import encode
-from packprep.next.tokens.engine import Engine, choose_engine
-from packprep.next.tokens.tokenizer import Tokenizer, load_tokenizer
+from packprep.tokens.encode import encode
+from packprep.tokens.engine import Engine, choose_engine
+from packprep.tokens.stage import quiet_datasets
+from packprep.tokens.tokenizer import Tokenizer, load_tokenizer
 from tests.helpers.corpus import tiny_tokenizer
 
 TEXTS = st.lists(st.text("ab é日'1 \n", max_size=30), min_size=1, max_size=8)
@@ -42,3 +46,23 @@ def test_engines_and_chunks_do_not_change_tokens(texts: list[str], data: st.Data
             table = encode(pa.table({"text": column}), tokenizer, engine)
             made.append(table["tokens"].to_pylist())
     assert all(each == made[0] for each in made)
+
+
+def test_bars_stay_off_while_any_thread_works_and_are_as_before_then() -> None:
+    both, one_left = Barrier(2), Barrier(2)
+
+    def work(leaves_first: bool) -> bool:
+        with quiet_datasets:
+            both.wait(10)
+            if not leaves_first:
+                one_left.wait(10)
+                return not datasets.utils.is_progress_bar_enabled()
+        one_left.wait(10)
+        return True
+
+    for before in (True, False):
+        (datasets.enable_progress_bars if before else datasets.disable_progress_bars)()
+        with ThreadPoolExecutor(2) as pool:
+            assert all(pool.map(work, (True, False)))
+        assert datasets.utils.is_progress_bar_enabled() == before
+    datasets.enable_progress_bars()

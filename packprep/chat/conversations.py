@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow as pa
 
 from ..support.errors import InputError, brief
-from .json_values import expect, json_kind, parsed_json
 from .types import (
     ASSISTANT_ROLES,
     ROLES,
@@ -31,6 +30,9 @@ from .types import (
     BadRowError,
     Conversation,
     Message,
+    expect,
+    json_kind,
+    parsed_json,
 )
 
 AUTO = "auto"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from .marks import UNTOUCHED
 from .pieces import read_pieces
 from .rendering import Finder
 from .template import ChatTemplate, load_template
-from .turns import Splitter
 from .types import (
     PIECES,
     THOUGHT_KEYS,
@@ -30,6 +29,9 @@ from .types import (
     Span,
     TrainOn,
 )
+
+if TYPE_CHECKING:
+    from .turns import Splitter
 
 NO_END = (
     "the chat template ends a turn of the assistant without a special token: turns are trained to "
@@ -142,9 +144,12 @@ class Renderer:
         return PieceFinder(specials, partial(_joined, prompt=prompt))
 
     @cached_property
-    def _splitter(self) -> Splitter | None:
-        is_split = self.turns != "row" and isinstance(self._finder, Finder)
-        return Splitter(self._finder, self.turns) if is_split else None  # type: ignore
+    def _splitter(self) -> "Splitter | None":
+        if self.turns == "row" or not isinstance(self._finder, Finder):
+            return None
+        from .turns import Splitter
+
+        return Splitter(self._finder, self.turns)
 
     def _of_pieces(self, row: Row, names: Sequence[str]) -> _Made:
         [name] = names

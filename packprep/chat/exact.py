@@ -1,7 +1,7 @@
 """Pieces of text to ids and a mask by the reference tokenizer, where the engine is not enough.
 
 The engine encodes text with all special tokens parsed, and where tokens are the bytes of the text
-their sizes give the mask (`tokens/pieces.py`). Elsewhere the reference says which characters each
+their sizes give the mask (`tokens/encode.py`). Elsewhere the reference says which characters each
 token covers; a token with a trained character is trained. Where messages spell special tokens, it
 encodes the text between the template's own special tokens without parsing any; the row is refused
 if these cuts would change any other id.

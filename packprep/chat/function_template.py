@@ -21,10 +21,9 @@ from types import ModuleType
 from typing import Any
 
 from ..support.errors import ConfigError, nearest
-from .left_out import left_out
+from .marks import Specials
 from .pieces import read_pieces
-from .rendering import own_specials
-from .special_tokens import Specials
+from .rendering import left_out, own_specials
 from .template import as_object, read_file, with_arguments
 from .types import BadRowError, Conversation, Document, Piece, RenderError
 

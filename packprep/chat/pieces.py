@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..support.errors import brief
-from .json_values import json_kind
-from .types import BadRowError, Piece, Span
+from .types import BadRowError, Piece, Span, json_kind
 
 _KEYS = ({"text", "train"}, {"token_ids", "train"})
 

@@ -23,9 +23,8 @@ from jinja2 import Template
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 
 from ..support.errors import ConfigError, brief
-from .json_values import parsed_json
 from .sandbox import Sandbox
-from .types import BadRowError, Conversation, Message, RenderError
+from .types import BadRowError, Conversation, Message, RenderError, parsed_json
 
 _CLOCK = "strftime_now"
 _DAY = f"give a day by template_variables: {{{_CLOCK}: 2026-01-31}}"

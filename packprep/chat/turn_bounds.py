@@ -13,8 +13,7 @@ with the token of its own.
 from dataclasses import dataclass
 from os.path import commonprefix
 
-from .marks import NO_TEXT, Marked, Unmarked
-from .special_tokens import Specials
+from .marks import NO_TEXT, Marked, Specials, Unmarked
 from .types import RenderError
 
 ADVICE = "give a template with {% generation %} by --chat-template, or --train-on all"

@@ -21,8 +21,7 @@ from dataclasses import replace
 from itertools import pairwise
 from os.path import commonprefix
 
-from .marks import Marked, Unmarked, numbered, unmark, with_texts
-from .special_tokens import Specials
+from .marks import Marked, Specials, Unmarked, numbered, unmark, with_texts
 from .template import ChatTemplate
 from .turn_bounds import (
     ADVICE,

@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from os.path import commonprefix
 
-from .left_out import pieces_of, solid, unwritten
 from .marks import NUMBERED, unmark, with_texts
-from .rendering import Finder, as_mark
+from .rendering import Finder, as_mark, pieces_of, solid, unwritten
 from .template import ChatTemplate
 from .types import ASSISTANT_ROLES, Conversation, Document, RenderError
 

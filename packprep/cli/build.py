@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
+from ..config.options import GROUPS
 from ..run.build import build
-from .options import GROUPS, config_of, progress_of
 from .options import command as make
+from .options import config_of, progress_of
 from .printing import print_output
 
 

@@ -58,7 +58,16 @@ class _Commands(click.Group):
     help="Print the versions that a bug report needs.",
 )
 def cli() -> None:
-    """Turn text and token ids into packed training sequences, once, offline."""
+    """Turn text and token ids into packed training sequences, once, offline.
+
+    \b
+    Pretraining          packprep build docs/*.jsonl.gz -o packed --tokenizer gpt2
+    Chats for TRL        packprep build chats.jsonl -o packed --tokenizer NAME
+                           --messages messages --columns hf
+    Trainers with YAML   packprep export packed --to axolotl -o rows
+    A loop of your own   from packprep.loaders import PackedLoader
+    Lists in memory      from packprep.loaders import pack_sequences
+    """
 
 
 def _versions(context: click.Context, asked: bool) -> None:

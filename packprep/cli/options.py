@@ -9,30 +9,10 @@ from typing import Any, get_args
 import click
 
 from ..config.grammar import count_of, flag, wrong
-from ..config.options import BuildConfig
+from ..config.options import GROUPS, BuildConfig
 from ..config.yaml_file import HINTS, from_yaml
 from ..support.errors import ConfigError
 from ..support.progress import Console, Progress, Silent
-
-GROUPS = {
-    "Every build": ("output", "tokenizer", "max_length", "strategy", "overflow", "seed"),
-    "Plans": ("sample", "global_batch_size", "padding_of_batch", "recipe", "ranks", "as_json"),
-    "Text": ("text", "bos", "eos"),
-    "Chats": ("messages", "chat_template", "train_on", "turns"),
-    "Pairs, ids, pieces": ("pairs", "ids", "pieces"),
-    "Packs": (
-        *("stride", "min_document_tokens", "max_document_tokens", "min_pack_tokens"),
-        *("max_segments", "pad_to_multiple", "order", "epoch", "group"),
-    ),
-    "Mixes and amounts": ("weights", "max_tokens", "after"),
-    "For a trainer": ("columns", "carry", "multiple", "holdout"),
-    "First tries": ("limit", "dry_run"),
-    "Running": (
-        *("store", "overwrite", "on_error", "executor", "num_proc", "part"),
-        *("config_file", "quiet"),
-    ),
-}
-"""Options on the command line by headings of the help page; the others are for YAML and Python."""
 
 
 class Command(click.Command):

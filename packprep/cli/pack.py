@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from ..config.options import GROUPS
 from ..run.build import pack
 from ..run.parts import pack_part
-from .options import GROUPS, config_of, progress_of
 from .options import command as make
+from .options import config_of, progress_of
 from .printing import print_output
 
 

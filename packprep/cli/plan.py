@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from ..config.options import GROUPS
 from ..look.advice import name_of, notes
 from ..look.plan import CHOICES, Origin, Planned, origin_of, sweep
 from ..look.recipe import Equal, equal_recipe, read_recipe, recipe_notes, recipe_table, settings
 from ..plan.account import BATCH, FIGURES, MEANS
 from ..support.errors import ConfigError
-from .options import GROUPS, amount_of, config_of, progress_of
+from .options import amount_of, config_of, progress_of
 from .options import command as make
 from .printing import print_grid, print_sentences
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from ..config.options import GROUPS
 from ..run.build import tokenize
 from ..support.errors import ConfigError
 from ..write.output import check_outside
-from .options import GROUPS, config_of, progress_of
 from .options import command as make
+from .options import config_of, progress_of
 
 
 def run(config_file: str | None, quiet: bool, **given: Any) -> None:

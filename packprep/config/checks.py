@@ -7,9 +7,9 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..schemas.columns import DEFAULT_COLUMNS, STANDARD
+from ..schemas.columns import CHOICES, STANDARD
 from ..support.errors import ConfigError
-from .grammar import Carried, Part, count_of, flag, parts_of, share_of, wrong
+from .grammar import ONE_BY_ONE, Carried, Part, count_of, flag, parts_of, share_of, wrong
 
 if TYPE_CHECKING:
     from .options import BuildConfig
@@ -71,8 +71,8 @@ def _check_values(config: "BuildConfig") -> None:
     if not re.fullmatch(r"(eos|bos)(:[0-9]{1,9})?", config.split_at or "eos"):
         wrong("split_at", config.split_at, "eos or bos, or one of them with an id, such as eos:2")
     for name in config.columns or ():
-        if config.columns not in (("hf",), ("plan",)) and name not in DEFAULT_COLUMNS:
-            wrong("columns", name, f"hf or plan alone, or some of {', '.join(DEFAULT_COLUMNS)}")
+        if config.columns not in (("hf",), ("plan",)) and name not in CHOICES:
+            wrong("columns", name, f"hf or plan alone, or some of {', '.join(CHOICES)}")
 
 
 def _check_rows(config: "BuildConfig") -> None:
@@ -157,10 +157,9 @@ def _check_together(config: "BuildConfig") -> None:
             "--overflow truncate:balanced is for rows with a prompt and a response; choose "
             "truncate or truncate:left"
         )
-    if config.shuffle_documents and strategy not in ("stream", "greedy", "first_fit_input"):
-        raise ConfigError(
-            "shuffle_documents is for strategy stream, greedy or first_fit_input; leave it out"
-        )
+    if config.shuffle_documents and strategy not in ONE_BY_ONE:
+        names = " or ".join(ONE_BY_ONE)
+        raise ConfigError(f"shuffle_documents is for strategy {names}; leave it out")
 
 
 def _check_numbers(config: "BuildConfig") -> None:

@@ -14,6 +14,8 @@ STRATEGIES = (
     *("best_fit", "first_fit", "knapsack", "optimal", "stream", "greedy", "first_fit_input"),
     *("wrapped", "balanced"),
 )
+ONE_BY_ONE = ("stream", "greedy", "first_fit_input")
+"""Strategies that take documents in input order, or in a seeded one."""
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZES |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _COUNTS = {**_SIZES, "b": 10**9}

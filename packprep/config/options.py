@@ -13,10 +13,44 @@ from typing import Any, Literal, get_args, get_origin
 
 from ..support.limits import usable_cores, usable_memory
 from .checks import check
-from .grammar import Holdout, Multiple, Order, Overflow, Strategy, count_of, size_of, wrong
+from .grammar import (
+    ONE_BY_ONE,
+    STRATEGIES,
+    Holdout,
+    Multiple,
+    Order,
+    Overflow,
+    Strategy,
+    count_of,
+    size_of,
+    wrong,
+)
 
 Number = Any
 """A number, or text such as 8Ki; the number, once the config is made."""
+
+GROUPS = {
+    "Every build": ("output", "tokenizer", "max_length", "strategy", "overflow", "seed"),
+    "Plans": ("sample", "global_batch_size", "padding_of_batch", "recipe", "ranks", "as_json"),
+    "Text": ("text", "bos", "eos"),
+    "Chats": ("messages", "chat_template", "train_on", "turns"),
+    "Pairs, ids, pieces": ("pairs", "ids", "pieces"),
+    "Packs": (
+        *("stride", "min_document_tokens", "max_document_tokens", "min_pack_tokens"),
+        *("max_segments", "pad_to_multiple", "order", "epoch", "group"),
+    ),
+    "Mixes and amounts": ("weights", "max_tokens", "after"),
+    "For a trainer": ("columns", "carry", "multiple", "holdout"),
+    "First tries": ("limit", "dry_run"),
+    "Running": (
+        *("store", "overwrite", "on_error", "executor", "num_proc", "part"),
+        *("config_file", "quiet"),
+    ),
+}
+"""Options on the command line by headings of the help page, those of one command among them.
+
+The other fields are for YAML and Python.
+"""
 
 
 def option(default: Any, words: str, metavar: str = "", **facts: Any) -> Any:
@@ -117,8 +151,7 @@ class PackOptions:
     max_length: Number = number(4096, 2, "Tokens of a pack.")
     strategy: str = option(
         "best_fit",
-        "best_fit, first_fit, knapsack, optimal, stream, greedy, first_fit_input, wrapped, or "
-        "balanced[:N].",
+        f"{', '.join(STRATEGIES[:-1])}, or {STRATEGIES[-1]}[:N].",
         "NAME[:N]",
     )
     overflow: str | None = option(
@@ -135,7 +168,7 @@ class PackOptions:
     epoch: Number = number(0, 0, "Other neighbours for each N above 0.")
     continuation_bos: bool = option(False, "Begin later pieces with BOS too.")
     shuffle_documents: bool = option(
-        False, "stream, greedy, first_fit_input: take documents in random order."
+        False, f"{', '.join(ONE_BY_ONE)}: take documents in random order."
     )
 
     @property

@@ -15,6 +15,7 @@ from ..schemas.validate import Finding, findings
 from ..schemas.views import ListView, list_view, segments_of
 
 _CACHED = 1 << 32  # bytes of a URL that are on this machine at a time
+_OF_THE_HUB = (".gitattributes", "README.md")  # its repositories add them
 
 
 def verify(place: str | Path, store: Stores = ()) -> list[Finding]:
@@ -33,9 +34,9 @@ def verify(place: str | Path, store: Stores = ()) -> list[Finding]:
 def _findings(output: Output) -> Iterator[Finding]:
     listed = {file.path for file in output.manifest.files} | {MANIFEST}
     for name in output.files.list():
-        if name not in listed:
+        if name not in listed and name not in _OF_THE_HUB:
             yield Finding(kind="surplus file", what=f"{output.files}/{name} is not in the manifest")
-    layout, damaged = output.manifest.layout, set()
+    damaged = set[str | None]()
     for file in output.manifest.files:
         try:
             check_file(output, file)
@@ -46,32 +47,38 @@ def _findings(output: Output) -> Iterator[Finding]:
         damaged |= {*output.manifest.splits}
         yield finding
     pieces: list[tuple[Any, ...]] = []
-    for split, counts in output.manifest.splits.items():
-        if split in damaged:
-            continue
-        found, kinds = dict.fromkeys(COUNTS, 0), set()
-        try:
-            for part in packs(output, split, check=False):
-                where = part.shard.path
-                for finding in findings(part.batch, layout, where, part.first):
-                    if finding.kind not in kinds:
-                        kinds.add(finding.kind)
-                        yield finding
-                views = {c.standard: list_view(part.batch, c.name, where) for c in layout.columns}
-                segments = segments_of(views, where, part.first)
-                pieces.append(_pieces(views, len(segments.starts)))
-                found["packs"] += len(part.batch)
-                found["segments"] += len(segments.starts)
-                found["tokens"] += int(segments.tokens[-1])
-        except FormatError as error:
-            yield Finding(kind="damaged file", what=str(error))
-            continue
-        for key, count in found.items():
-            if count != counts[key]:
-                what = f"{split} has {count:,} {key}; the manifest has {counts[key]:,}"
-                yield Finding(kind="account", what=what)
+    for split in sorted(output.manifest.splits.keys() - damaged):
+        yield from _of_split(output, split, pieces)
     yield from _coverage(output, pieces)
     yield from _report(output)
+
+
+def _of_split(output: Output, split: str, pieces: list[tuple[Any, ...]]) -> Iterator[Finding]:
+    """Findings of each kind once, and counts that are not those of the manifest.
+
+    pieces: gets those of the split.
+    """
+    layout, found, kinds = output.manifest.layout, dict.fromkeys(COUNTS, 0), set()
+    try:
+        for part in packs(output, split, check=False):
+            where = part.shard.path
+            for finding in findings(part.batch, layout, where, part.first):
+                if finding.kind not in kinds:
+                    kinds.add(finding.kind)
+                    yield finding
+            views = {c.standard: list_view(part.batch, c.name, where) for c in layout.columns}
+            segments = segments_of(views, where, part.first)
+            pieces.append(_pieces(views, len(segments.starts)))
+            found["packs"] += len(part.batch)
+            found["segments"] += len(segments.starts)
+            found["tokens"] += int(segments.tokens[-1])
+    except FormatError as error:
+        yield Finding(kind="damaged file", what=str(error))
+        return
+    for key, count in found.items():
+        if count != (said := output.manifest.splits[split][key]):
+            what = f"{split} has {count:,} {key}; the manifest has {said:,}"
+            yield Finding(kind="account", what=what)
 
 
 def _tokens(output: Output) -> Iterator[Finding]:

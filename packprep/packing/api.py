@@ -137,6 +137,36 @@ def _join_atoms(
     order of the items needs no lengths: orders length and balanced are for documents and are made
     after these are placed.
     """
+    first = np.concatenate([[0], np.flatnonzero(atoms[1:] != atoms[:-1]) + 1]).astype(np.int64)
+    starts = np.append(first, atoms.size)
+    totals = np.add.reduceat(items.lengths, first, dtype=np.int64)
+    weights = np.diff(starts)
+    _check_atoms(items, atoms, groups, first, totals, weights)
+    lengths = totals.astype(np.int32)
+    counts = np.bincount(lengths, minlength=items.max_length + 1)
+    heavy = items.slots < NO_LIMIT and weights.max() > 1
+    joined = replace(
+        items,
+        lengths=lengths,
+        counts=counts,
+        weights=weights.astype(np.int32) if heavy else None,
+        order="input" if items.order == "input" else "shuffle",
+    )
+    return joined, starts, None if groups is None else groups[first]
+
+
+def _check_atoms(
+    items: Items,
+    atoms: NDArray[np.integer],
+    groups: NDArray[np.integer] | None,
+    first: Int64,
+    totals: Int64,
+    weights: Int64,
+) -> None:
+    """Raise ConfigError for an atom whose documents are apart, in no pack or in two groups.
+
+    first, totals, weights: first document, tokens and documents of each atom.
+    """
     decreases = atoms[1:] < atoms[:-1]  # not np.diff, which is never negative in unsigned types
     if decreases.any():
         i = int(np.argmax(decreases)) + 1
@@ -144,10 +174,6 @@ def _join_atoms(
             f"atoms[{i}] is {atoms[i]}, less than the one before; the documents of an atom must be "
             "consecutive"
         )
-    first = np.concatenate([[0], np.flatnonzero(atoms[1:] != atoms[:-1]) + 1]).astype(np.int64)
-    starts = np.append(first, atoms.size)
-    totals = np.add.reduceat(items.lengths, first, dtype=np.int64)
-    weights = np.diff(starts)
     for name, values, most in (
         ("tokens", totals, items.max_length),
         ("documents", weights, items.slots),
@@ -164,17 +190,6 @@ def _join_atoms(
             f"document {i} is in atom {atoms[i]} but not in the group of that atom's first "
             "document; give all documents of an atom the same group"
         )
-    lengths = totals.astype(np.int32)
-    counts = np.bincount(lengths, minlength=items.max_length + 1)
-    heavy = items.slots < NO_LIMIT and weights.max() > 1
-    joined = replace(
-        items,
-        lengths=lengths,
-        counts=counts,
-        weights=weights.astype(np.int32) if heavy else None,
-        order="input" if items.order == "input" else "shuffle",
-    )
-    return joined, starts, None if groups is None else groups[first]
 
 
 def _as_lengths(lengths: ArrayLike, max_length: int) -> tuple[Int32, Int64]:

@@ -132,7 +132,7 @@ def tokenize_files(work: Work, progress: Progress) -> None:
     work.drop_engine()
     if not any(file.receipt.documents for file in work.files):
         names = ", ".join(source.name for source in work.job.sources[:3])
-        raise InputError(f"{names} hold no rows; expected at least one document")
+        raise InputError(f"there are no rows in {names}; expected at least one document")
 
 
 def _check_room(job: Job) -> None:

@@ -46,7 +46,7 @@ def _rendering(work: Work, tasks: int) -> AbstractContextManager[Any]:
     """The renderer of chats here, in processes if that is worth it."""
     if work.render is None or work.cluster is not None:
         return nullcontext(work.render)
-    from ..support.helpers import in_processes
+    from ..support.ahead import in_processes
 
     # Not more than the input keeps busy; a process begins in a second.
     most = sum(map(text_bytes, work.job.sources)) // LEAST

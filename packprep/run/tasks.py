@@ -113,7 +113,7 @@ class Work:
     @cached_property
     def drawn(self) -> Draw:
         """The rows of each window."""
-        config = self.job.config
+        config, _ = self.job.config, self.schema
         kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
         mix, sample = mix_of(config), self.job.sample
         before = {} if sample else self.job.inputs.get("after", {})
@@ -154,12 +154,34 @@ class Work:
         ]
 
     @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns of the token files. One without documents has not all of them.
+
+        Raises InputError if files of two sources differ: values of one would be read as others.
+        """
+        full = [file for file in self.files if file.receipt.documents]
+        firsts = {min(file.receipt.rows) + file.sources: file for file in reversed(full)}
+        schemas = {number: _schema_of(firsts[number]) for number in sorted(firsts)}
+        first = min(schemas, default=0)
+        for number, schema in schemas.items():
+            if differ := sorted({*schema} ^ {*schemas[first]}, key=str):
+                one, other = (self.sources[each].name for each in (first, number))
+                raise InputError(
+                    f"{one} and {other} differ in their column {differ[0].name!r}, expected the "
+                    "same columns and types; name labels and --carry NAME:TYPE for both"
+                )
+        return schemas.get(first, pa.schema([]))
+
+    @cached_property
     def layout(self) -> Layout:
-        """Layout of the shards. A token file without documents has not all columns."""
-        first = next(file for file in self.files if file.receipt.documents)
-        with pa.OSFile(str(first.path), mode="r") as file, pa.ipc.open_stream(file) as stream:
-            facts = self.entries[0].facts
-            return layout_of(self.job.config, self.job.tokenizer, stream.schema, facts)
+        """Layout of the shards."""
+        facts = self.entries[0].facts
+        return layout_of(self.job.config, self.job.tokenizer, self.schema, facts)
+
+
+def _schema_of(file: StoredFile) -> pa.Schema:
+    with pa.OSFile(str(file.path), mode="r") as opened, pa.ipc.open_stream(opened) as stream:
+        return stream.schema
 
 
 def todo(work: Work, kind: str) -> list[Task]:

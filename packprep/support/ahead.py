@@ -1,5 +1,15 @@
-"""Work cut into parts, and done in threads a bounded number of steps ahead of its results."""
+"""Work in threads a bounded number of steps ahead of its results, or in processes.
 
+A process is a Python of its own that gets arguments and returns results, pickled, through its
+pipes. It imports nothing of the program that uses packprep.
+"""
+
+import contextlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Stopping
+from .errors import StoppedError, Stopping
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -47,3 +57,64 @@ def ranges(sizes: NDArray[np.integer[Any]], most: int) -> Iterator[tuple[int, in
         last = max(last, first + 1)
         yield first, last
         first = last
+
+
+@contextlib.contextmanager
+def in_processes(function: Callable[..., Any], count: int) -> Iterator[Callable[..., Any]]:
+    """Give the function as one that `count` processes run; as many threads may call it at once.
+
+    Under two processes it runs here. It and what it gets and returns must be picklable.
+    """
+    if count < 2:
+        yield function
+        return
+    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process: Any = subprocess.Popen(command, env=environment, **pipes)
+            stack.callback(_end, process)
+            pickle.dump(function, process.stdin)
+            free.put(process)
+
+        def call(*given: Any) -> Any:
+            process = free.get()
+            try:
+                pickle.dump(given, process.stdin, pickle.HIGHEST_PROTOCOL)
+                process.stdin.flush()
+                result, error = pickle.load(process.stdout)  # noqa: S301 of our own process
+            except (EOFError, OSError, pickle.UnpicklingError):
+                raise StoppedError(
+                    "a helper process has died; run the command again, with fewer of them "
+                    "(--num-proc) if memory is short"
+                ) from None
+            finally:
+                free.put(process)
+            if error is not None:
+                raise error
+            return result
+
+        yield call
+
+
+def _end(process: Any) -> None:
+    process.kill()
+    process.communicate()  # closes the pipes too, whatever is left in them
+
+
+def serve() -> None:
+    """Call the function until the pipe is closed. What it prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        function = pickle.load(sys.stdin.buffer)  # noqa: S301 of the process that began this one
+        while True:
+            given = pickle.load(sys.stdin.buffer)  # noqa: S301
+            try:
+                made: tuple[Any, Any] = function(*given), None
+            except Exception as error:
+                made = None, error
+            pickle.dump(made, answers, pickle.HIGHEST_PROTOCOL)
+            answers.flush()

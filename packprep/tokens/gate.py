@@ -77,7 +77,7 @@ class Gated:
         if is_text:
             expected = self.reference.encode(column.fill_null(""))
         else:
-            from .pieces import encode_pieces
+            from .encode import encode_pieces
 
             made = encode_pieces(column, self.reference.encode, tokenizer.token_sizes)
             expected = made.ids, made.offsets

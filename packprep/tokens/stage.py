@@ -55,9 +55,12 @@ def tokenize_split(
 
 
 def _chunks(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-    """Batches put together to files of about 16 MB of text."""
+    """Batches put together to files of about 16 MB of text, each of which has the same columns."""
     chunk, size = list[Batch](), 0
     for batch in batches:
+        if chunk and batch.documents.schema != chunk[0].documents.schema:
+            yield chunk
+            chunk, size = [], 0
         chunk.append(batch)
         size += _size(batch.documents)
         if size >= SPLIT_BYTES:
@@ -151,7 +154,7 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
             engine.compare_sample(rows, tokens, tokenizer)
         return tokens
 
-    with quiet_datasets():
+    with quiet_datasets:
         tokens = rows.with_format("arrow").map(
             batch,
             batched=True,
@@ -167,16 +170,29 @@ def mapped(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.R
     return pa.record_batch([one_array(result[name]) for name in columns], names=list(columns))
 
 
-@contextlib.contextmanager
-def quiet_datasets() -> Iterator[None]:
-    """Switch off progress bars of `datasets`; restore the setting afterwards."""
-    import datasets
+class _NoBars:
+    """Switches off progress bars of `datasets` while any thread is in it."""
 
-    datasets.utils.tqdm.get_lock()  # made once, before threads need it
-    shown = datasets.utils.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()
+    def __init__(self) -> None:
+        self.lock, self.users, self.shown = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        import datasets
+
+        with self.lock:
+            datasets.utils.tqdm.get_lock()  # made once, before threads need it
+            if not self.users:
+                self.shown = datasets.utils.is_progress_bar_enabled()
+                datasets.disable_progress_bars()
+            self.users += 1
+
+    def __exit__(self, *error: object) -> None:
+        import datasets
+
+        with self.lock:
+            self.users -= 1
+            if self.shown and not self.users:
+                datasets.enable_progress_bars()
+
+
+quiet_datasets = _NoBars()

@@ -51,7 +51,7 @@ class Tokenizer:
     @cached_property
     def token_sizes(self) -> Any:
         """Bytes of each token, see `pieces.token_sizes`."""
-        from .pieces import token_sizes
+        from .encode import token_sizes
 
         return token_sizes(json.loads(self.json or b"{}"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..config.options import BuildConfig
-from ..schemas.columns import DEFAULT_COLUMNS, STANDARD, UINT16_LIMIT, Column
+from ..schemas.columns import CHOICES, DEFAULT_COLUMNS, STANDARD, UINT16_LIMIT, Column
 from ..schemas.gather import Layout
 from ..tokens.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def _names(config: BuildConfig, stored: Sequence[str], facts: Mapping[str, Any])
     labels = padded or filler or bool(config.stride) or bool({"labels", "mask"} & {*stored})
     every = hf or config.is_plan or config.columns is None
     chosen = DEFAULT_COLUMNS if every else config.columns or ()
-    names = [n for n in DEFAULT_COLUMNS if n in (*chosen, "tokens", "cu_seqlens")]
+    names = [n for n in CHOICES if n in (*chosen, "tokens", "cu_seqlens")]
     names += ["labels"] if labels or hf else []
     names += ["segment_lengths"] if padded else []
     names += ["turn_ids"] if facts["turns"] else []

@@ -80,6 +80,7 @@ def finished(
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The options that differ, for a sentence."""
+    now = json.loads(json.dumps(now))  # lists, as in the file
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     each = (f"{n} was {before.get(n, 'default')}, now {now.get(n, 'default')}" for n in names)
     return f" ({', '.join(each)})" if names else ""

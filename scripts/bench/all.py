@@ -1,17 +1,16 @@
-"""Runs every benchmark and writes the benchmark page.
+"""Runs the benchmarks, and writes docs/benchmarks.md and the speeds in README.md.
 
-    python scripts/bench/all.py [--text FILE]... [--tokenizer DIR] [--only NAME]... [--markdown]
+\b
+python scripts/bench/all.py                    prints the tables
+python scripts/bench/all.py --write            writes the page and the README
+python scripts/bench/all.py --quick            so little data that figures mean nothing
 
-`big` takes an hour and some 50 GB of disk, and runs only with --only big.
-
-With --markdown it writes the page docs/reference/benchmarks.md, with the machine, the versions,
-the commit and every command, and the speeds in README.md. Without it the tables go to the
-terminal. --quick uses so little data that the figures mean nothing: it shows that every benchmark
-runs.
+Text and tokenizers: --text, --chats, --tokenizer and --chat-tokenizer; those of `packprep sample`
+by default. --only NAME runs some; with --write the other sections of the page stay as they are, and
+so do sections of other titles, which people write. Takes about an hour on two cores.
 """
 
 import datetime
-import importlib.metadata
 import os
 import platform
 import re
@@ -20,384 +19,195 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
-from common import text_options
+from common import ROOT, versions
 
 BENCH = Path(__file__).parent
-ROOT = BENCH.parents[1]
-README = ROOT / "README.md"
-PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
-PACKAGES = (
-    "datasets",
-    "fastokens",
-    "gigatoken",
-    "numba",
-    "numpy",
-    "pyarrow",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "trl",
-)
+PACKAGES = "datasets fastokens gigatoken numba numpy pyarrow tokenizers torch transformers trl"
+# First cells of rows of README.md, and of the table of `pipeline.py peers` that has their speed.
+SPEEDS = ("gigatoken to flat ids", "packprep", "TRL `pack_dataset`", "`datasets.map` with lists")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A section of the page: what is measured, by which command, and how to read its table."""
+    """A section of the page: its command, and how to read its table.
 
-    name: str
+    reads: text or chats, if it takes --text and --tokenizer. quick: replaces the arguments.
+    """
+
     title: str
-    arguments: tuple[str, ...] = ()
-    quick: tuple[str, ...] = ()
-    reads_text: bool = False
-    only_when_asked: bool = False
+    arguments: str
+    quick: str
+    reads: str = ""
     prose: str
 
 
-BENCHMARKS = (
-    Benchmark(
-        name="pipeline",
+BENCHMARKS = {
+    "build": Benchmark(
         title="The whole build",
-        arguments=("--peers", "--runs", "2"),
-        quick=("--runs", "1"),
-        reads_text=True,
+        arguments="pipeline.py text peers memory --runs 5",
+        quick="pipeline.py text --megabytes 1 --runs 1",
+        reads="text",
         prose="""\
-Text in JSON lines to a finished output, in a process of its own. The start-up, a build of the
-beginnings of 20 documents, is subtracted from wall and CPU seconds alike. The other rows are
-what the same text costs elsewhere, without imports and loading of the tokenizer:
+Text in JSON lines to a finished output, medians in turns. CPU without the start is that of the
+process less that of a build of 20 documents. Speeds beside other tools are by the clock:
 
-- `raw-hf`, `raw-fastokens`: the tokenizer alone. Texts are in memory, ids are thrown away.
-- `gigatoken-bin`: gigatoken's whole-file call, then a flat file of ids, as Megatron-LM's
-  `preprocess_data_fast.py` does. No packing, no positions, no boundaries in packs, no account.
-- `datatrove-bin`, `dolma-bin`: datatrove's `DocumentTokenizer` and dolma's
-  `tokenize_in_parallel`, to flat files of ids, a process for each core. No packing.
-- `trl`: `datasets.map` with a transformers tokenizer, TRL's `bfd_split`, `save_to_disk`.
-- `lists`: `datasets.map` that returns packed Python lists, `save_to_disk`.
-
-The number in brackets is the number of runs; a row is their median. What is quick gets ten copies
-of the text, each with the word "the" changed. `re-plan` makes another strategy and `max_length`
-from kept tokens. All take turns, because the speed of a shared
-machine changes within minutes; a ratio is the median over rounds.""",
+- gigatoken to a flat file of ids, as Megatron-LM's `preprocess_data_fast.py`: no packing, no
+  boundaries, no account. The whole process, as of packprep.
+- TRL: `datasets.map` with a transformers tokenizer, `bfd_split`, `save_to_disk`. Lists:
+  `datasets.map` that returns packed Python lists, `save_to_disk`. Their work alone, without
+  imports, on a tenth of the text; so of tokenizers alone.""",
     ),
-    Benchmark(
-        name="big",
-        title="A big build",
-        arguments=("--gb", "20"),
-        quick=("--gb", "0.02"),
-        reads_text=True,
-        only_when_asked=True,
+    "chats": Benchmark(
+        title="Chats",
+        arguments="pipeline.py chats --runs 1",
+        quick="pipeline.py chats --chats 40 --runs 1",
+        reads="chats",
         prose="""\
-JSON lines of N GB, packed by gzip: the text repeated, with the word "the" changed in every copy.
-One build with `--columns \'\'` and `--max-memory 4GB`; the anonymous memory of the build and its
-children is read twice a second. Then `packprep verify` and `sha256sum` read the same files in
-turns, a file on each core.""",
+CPU without the start, against TRL's own preparation: ids, masks of answers, packs of its `bfd`. A
+twentieth of the chats is prepared by TRL, and its time is multiplied.""",
     ),
-    Benchmark(
-        name="engines",
-        title="Tokenizer engines",
-        arguments=("--max-mb", "60", "--reference-mb", "6", "--repeat", "3"),
-        quick=("--max-mb", "0.5", "--reference-mb", "0.2", "--repeat", "1"),
-        prose="""\
-Engines on the same text, a thread for each core, a fresh engine for each run. *Differing*
-counts documents whose ids are not those of `hf`; *gate* is what packprep's parity gate decides,
-and its seconds. An engine that the gate refuses is never used.""",
-    ),
-    Benchmark(
-        name="guarded",
-        title="Builds with each engine",
-        quick=("--mb", "0.5", "--runs", "1"),
-        prose="""\
-Whole builds of the same text in new processes: imports, loading of the tokenizer and the
-comparison of engines count too. The tokenizer is a small one with the pre-tokenizer of gpt-oss, on
-which both fast engines differ from `hf`. *Guard* is the number of characters on which they do: a
-document that holds one goes to `hf`. All outputs have the same bytes. The text is the standard
-library and its documentation again and again, with the word "the" changed in every copy. The number
-in brackets is the number of builds; a row is their median.""",
-    ),
-    Benchmark(
-        name="chat",
-        title="Conversations",
-        quick=("--rows", "50", "--peer-rows", "5", "--repeat", "1"),
-        prose="""\
-Multi-turn chats as JSON text to ids and loss masks, in one process with one caller. `rendering`
-and `encoding` are the parts of `packprep`, once the shapes of the rows are known.
-`engine alone` encodes the rendered texts and makes no mask. `transformers` is
-`apply_chat_template(tokenize=True, return_assistant_tokens_mask=True)` chat by chat, with TRL's
-template that marks the assistant's turns, as TRL's `SFTTrainer` does it.""",
-    ),
-    Benchmark(
-        name="packing",
+    "strategies": Benchmark(
         title="Strategies",
-        arguments=("-n", "1M", "-d", "a", "-d", "b4", "-d", "c"),
-        quick=("-n", "10k", "-d", "a", "--no-startup"),
+        arguments="packing.py -n 1M -d a -d b4 -d c",
+        quick="packing.py -n 10k -d a -s best_fit",
         prose="""\
-From lengths in memory to the finished plan; CPU seconds of one core, median of five. Lengths:
-`a` like instructions, packs of 2,048; `b4` like web text, 4,096; `c` with a long tail, 32,768.
-*Gap* is packs over the best lower bound. *Bias* and *straggler* are explained in the
-[glossary](glossary.md).""",
+From lengths in memory to the finished plan: CPU of one core, median of five, a million documents.
+`a`: lengths like instructions, packs of 2,048; `b4`: like web text, 4,096; `c`: a long tail,
+32,768. *Gap* is packs over the best lower bound.""",
     ),
-    Benchmark(
-        name="packers",
-        title="Other packers",
-        arguments=(
-            "-n",
-            "100k",
-            "-d",
-            "a",
-            "-d",
-            "b4",
-            "-s",
-            "best_fit",
-            "-s",
-            "optimal",
-            "--peers",
-            "--no-startup",
-        ),
-        quick=("-n", "10k", "-d", "a", "-s", "best_fit", "--no-startup"),
-        prose="""\
-The same lengths through the packers that the package index has, each at its newest version.
-*Lost* is the share of tokens that a packer crops away. nanochat's loader fills every pack by
-cropping; its row is our twin of the
-[algorithm](https://github.com/karpathy/nanochat/blob/0b949d9c/nanochat/dataloader.py). It gets the
-documents of `b4` before they are cut at the pack's length, as nanochat does.""",
-    ),
-    Benchmark(
-        name="claims",
+    "claims": Benchmark(
         title="Claims about packing",
-        quick=("-n", "2000", "--loop", "500", "--repeats", "2"),
+        arguments="claims.py",
+        quick="claims.py -n 2000 --loop 500 --repeats 2",
         prose="""\
-Figures that guides to packing give, measured here. *Said* is the guide's figure. Forgather's greedy
-packing is a loop written again from its description: with truncation it finishes a block after each
-document. What each claim means for packprep is on the page
-[Claims about packing, checked](documents.md).""",
+Figures that guides to packing give, measured here. *Said* is the guide's figure.
+[Claims about packing, checked](documents.md) says what each means for packprep.""",
     ),
-    Benchmark(
-        name="repack",
-        title="Packings for several epochs",
-        quick=("--epochs", "2", "--max-length", "1024", "--strategy", "best_fit"),
-        reads_text=True,
+    "loader": Benchmark(
+        title="Loader and exports",
+        arguments="loader.py",
+        quick="loader.py --megabytes 3 --runs 1",
+        reads="text",
         prose="""\
-`--epochs 4` with each strategy: *in common* is the share of the pairs of neighbours of one
-epoch that another one has too, at most. Neighbours are two documents that follow each other in a
-pack. *Other seed* is the same of two builds without `--epochs`: equal lengths are shuffled, and
-long documents stay beside the same ones. *Once* is the utilization of a build without
-`--epochs`.""",
+From shards in the page cache to batches, a thread that prefetches included. Short documents have
+400 characters. Plans read their tokens from the store. Exports are written from the shards.""",
     ),
-    Benchmark(
-        name="trees",
-        title="Shared prefixes",
-        quick=("--tokens", "1M", "--repeats", "1", "--runs", "1"),
+    "step": Benchmark(
+        title="A training step on a CPU",
+        arguments="attention.py --width 512 --heads 8 --kv-heads 2",
+        quick="attention.py --width 64 --heads 2 --kv-heads 1 --repeats 1",
         prose="""\
-`--share-prefixes`. First rows of 200 tokens in memory, in groups of eight: million tokens of rows
-per CPU second of one thread; *plan* is everything from documents in a random order to packs. Then
-whole builds of conversations with `--turns each`, without and with trees. Last eight answers to
-each prompt with `--group-prefix`: the words of one answer in eight random orders, so that they
-share little more than the prompt.""",
+Forward and backward over documents packed into one sequence, against the same documents padded to
+the longest.""",
     ),
-    Benchmark(
-        name="loader",
-        title="Loader",
-        arguments=("--tokens", "64M"),
-        quick=("--tokens", "1M", "--repeats", "1"),
-        prose="""\
-From shards to batches: million tokens per CPU second of one process, a prefetch thread
-included, warm, median of five. The last column says how much faster the first row is.""",
-    ),
-    Benchmark(
-        name="metrics",
-        title="Metrics while training",
-        quick=("--tokens", "512", "--repeats", "1"),
-        prose="""\
-`PackMetrics` in a training loop: CPU microseconds of one thread for a batch, a read after 200
-batches included, median of five, and their share of a step of 20 ms. The batches are in the memory
-of the CPU. On a GPU some ten small kernels count a batch, which is not measured here.""",
-    ),
-    Benchmark(
-        name="loss_log",
-        title="Log of losses",
-        quick=("--packs", "2", "--repeats", "1"),
-        prose="""\
-`LossLog.add` in a training loop: CPU microseconds of a call, median of five runs of 500, and their
-share of a step of 20 ms. Losses and batches are in the memory of the CPU.""",
-    ),
-    Benchmark(
-        name="rl",
-        title="Rollouts in memory",
-        quick=("--samples", "32", "--million", "2000", "--repeats", "1"),
-        prose="""\
-`pack_sequences` against the loop that extends Python lists and makes a tensor of each; CPU
-milliseconds of one thread, median of five, in turns. Arrays, tensors and lists are what the samples
-are in. *Trees of eight*: samples of eight share a prompt, and are merged. Then short samples of 20
-to 100 tokens in arrow columns, packed once in a process of its own: the memory is its peak above
-the input, and holds the packs. Last the share of a training step: of a small Llama on the same
-thread, and of a model of half a billion parameters by arithmetic.""",
-    ),
-    Benchmark(
-        name="index",
-        title="Index outputs",
-        quick=("--tokens", "10M", "--repeats", "1"),
-        prose="""\
-`--materialize index`: a billion tokens planned over a token store that has a tenth of them, in a
-process of its own, from `packprep.build` until a pack is read; CPU seconds of all threads, without
-the import of libraries. Then the loader on an index of the store and on its shards, in turn.""",
-    ),
-    Benchmark(
-        name="export",
-        title="Exports",
-        quick=("--tokens", "1M", "--runs", "1"),
-        prose="""\
-From shards to the files of other trainers: million tokens per CPU second of one process, reading,
-hashing and writing included. The last column compares with a plain copy of the shards, which have
-more bytes. Formats of text and of compressed Parquet cost what their libraries cost.""",
-    ),
-    Benchmark(
-        name="attention",
-        title="A training step",
-        arguments=("--width", "512", "--heads", "8", "--kv-heads", "2", "--repeats", "5"),
-        quick=("--width", "64", "--heads", "2", "--only", "mix of eight"),
-        prose="""\
-Forward and backward over documents packed into one sequence, against the same documents padded
-to the longest.""",
-    ),
-)
-SCRIPTS = {"packers": "packing"}
+}
 
 
-@click.command(help=__doc__)
-@text_options
-@click.option(
-    "--only",
-    "names",
-    multiple=True,
-    type=click.Choice([benchmark.name for benchmark in BENCHMARKS]),
-    help="Run these; with --markdown the other sections stay as they are.",
-)
-@click.option("--quick", is_flag=True, help="Tiny data: shows that all run.")
-@click.option("--markdown", is_flag=True, help=f"Write {PAGE.relative_to(ROOT)}.")
-def main(
-    texts: Sequence[Path],
-    tokenizer: Path | None,
-    names: Sequence[str],
-    quick: bool,
-    markdown: bool,
-) -> None:
-    stamped = stamp()  # before the page is written, which makes the tree dirty
-    sections = _sections(PAGE.read_text()) if PAGE.exists() else {}
-    for benchmark in BENCHMARKS:
-        if benchmark.name not in names if names else benchmark.only_when_asked:
-            continue
-        arguments = list(benchmark.quick if quick else benchmark.arguments)
-        shown = list(arguments)
-        if benchmark.reads_text and tokenizer and texts:
-            for path in texts:
-                arguments += ["--text", str(path)]
-                shown += ["--text", path.name]
-            arguments += ["--tokenizer", str(tokenizer)]
-            shown += ["--tokenizer", tokenizer.name]
-        script = f"{SCRIPTS.get(benchmark.name, benchmark.name)}.py"
-        click.echo(f"{script} {' '.join(shown)}", err=True)
-        printed = _run([str(BENCH / script), *arguments, *(["--markdown"] if markdown else [])])
-        if not markdown:
-            click.echo(printed)
-            continue
-        command = " ".join(["python", f"scripts/bench/{script}", *shown])
-        sections[benchmark.title] = (
-            f"{benchmark.prose}\n\n{stamped}\n\n"
-            f'```console not-run="takes minutes"\n$ {command}\n```\n\n'
-            f"{_spaced(printed)}\n"
-        )
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page(sections))  # after each: a run that is stopped keeps what it has
-        if benchmark.name == "pipeline" and not quick:
-            README.write_text(with_speeds(README.read_text(), printed))
+def body(benchmark: Benchmark, shown: Sequence[str], printed: str) -> str:
+    """A section of the page below its title."""
+    command = f"python scripts/bench/{' '.join(shown)}"
+    block = f'```console not-run="takes minutes"\n$ {command}\n```'
+    return f"{benchmark.prose}\n\n{block}\n\n{spaced(printed)}\n\n{stamp()}"
 
 
-def page(sections: dict[str, str]) -> str:
-    """The page from the body of each title, in the order of BENCHMARKS."""
-    parts = [
-        "# Benchmarks",
-        "Every figure of the documentation is on this page, written by one command:",
-        '```console not-run="takes half an hour"\n$ python scripts/bench/all.py --markdown\n```',
-        "Speeds depend on the machine, and a shared machine changes within minutes: compare rows\n"
-        "of one table, which were measured in turns, not rows of two.",
-    ]
-    for benchmark in BENCHMARKS:
-        if benchmark.title in sections:
-            parts += [f"## {benchmark.title}", sections[benchmark.title].strip()]
-    return "\n\n".join(parts) + "\n"
-
-
-def with_speeds(readme: str, printed: str) -> str:
-    """README with the speed of each row of the printed table behind its <!-- speed ROW --> mark."""
-    speeds = dict(re.findall(r"^\| (.*?) \(\d+\) \| ([\d.]+) \|", printed, re.MULTILINE))
-    return re.sub(
-        r"(<!-- speed (.*?) -->)[^|]*",
-        lambda mark: f"{mark[1]}{speeds[mark[2]]} MB/s " if mark[2] in speeds else mark[0],
-        readme,
-    )
-
-
-def _sections(text: str) -> dict[str, str]:
-    """Bodies of an existing page by their titles."""
-    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
-    return {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+def spaced(printed: str) -> str:
+    """Lines of text as a list, so that Markdown keeps them apart; tables as they are."""
+    made, was_row = list[str](), False
+    for line in filter(None, map(str.rstrip, printed.splitlines())):
+        is_row = line.startswith("|")
+        made += [""] * (is_row != was_row and bool(made))
+        made.append(line if is_row else f"- {line.strip()}")
+        was_row = is_row
+    return "\n".join(made)
 
 
 def stamp() -> str:
     """Date, commit, machine and versions, as one paragraph."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    versions = ", ".join(
-        f"{package} {version}" for package in PACKAGES if (version := _version(package))
-    )
-    return (
-        f"*{datetime.date.today()}, commit {commit or 'unknown'}; {_machine()}; "
-        f"Python {platform.python_version()}, {versions}.*"
-    )
-
-
-def _machine() -> str:
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
     info = Path("/proc/cpuinfo")
     models = re.findall(r"^model name\s*: (.*)$", info.read_text() if info.exists() else "", re.M)
+    model = models[0] if models else platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    model = models[0] if models else platform.processor() or platform.machine()
-    return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}"
+    machine = f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}"
+    found = [f"Python {platform.python_version()}", *filter(None, map(versions, PACKAGES.split()))]
+    return f"*{datetime.date.today()}, commit {commit}; {machine}; {', '.join(found)}.*"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def with_sections(page: str, new: dict[str, str]) -> str:
+    """The page with these sections; a title that it lacks is put before "On a GPU"."""
+    head, *parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
+    old = dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
+    ours = [each.title for each in BENCHMARKS.values()]
+    titles = [title for title in ours if title in {**old, **new}]
+    titles += [title for title in old if title not in ours]
+    bodies = [f"## {title}\n\n{ {**old, **new}[title] }\n" for title in titles]
+    return f"{head.strip()}\n\n" + "\n".join(bodies)
 
 
-def _spaced(printed: str) -> str:
-    """Lines of text as a list, so that Markdown keeps them apart; tables as they are."""
-    lines: list[str] = []
-    given = list(filter(None, (line.rstrip() for line in printed.splitlines())))
-    for line, following in zip(given, [*given[1:], ""], strict=True):
-        is_row = line.startswith("|")
-        begins_table = is_row and following.startswith("| --- |")
-        if is_row and lines and (begins_table or not lines[-1].startswith("|")):
-            lines.append("")
-        if not is_row and lines and lines[-1].startswith("|"):
-            lines.append("")
-        lines.append(line if is_row else f"- {line.strip()}")
-    return "\n".join(lines)
+def with_speeds(readme: str, printed: str) -> str:
+    """README.md with the speeds of its table, beside that of gigatoken."""
+    rows = re.findall(r"^\| (.+?) \| [\d.]+ \| ([\d.]+) \|$", printed, re.MULTILINE)
+    for first in SPEEDS:
+        speeds = [speed for name, speed in rows if name.startswith(first)]
+        pattern = rf"^(\| {re.escape(first)}[^|]*\| )[\d.]+ \|"
+        if speeds:
+            made = f"{float(speeds[-1]):.2f}".rstrip("0").rstrip(".") or "0"
+            readme = re.sub(pattern, rf"\g<1>{made} |", readme, flags=re.MULTILINE)
+    return readme
 
 
-def _run(arguments: Sequence[str]) -> str:
-    process = subprocess.run(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if process.returncode:
-        raise click.ClickException(f"{' '.join(arguments)} failed with status {process.returncode}")
-    return process.stdout
+def run(arguments: Sequence[str]) -> str:
+    """What a benchmark prints."""
+    command = [sys.executable, str(BENCH / arguments[0]), *arguments[1:]]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ran.returncode:
+        raise click.ClickException(f"{' '.join(arguments)} failed with status {ran.returncode}")
+    return ran.stdout
+
+
+_PATH: Any = click.Path(exists=True, path_type=Path)
+
+
+@click.command(help=__doc__)
+@click.option("--text", "texts", multiple=True, type=_PATH, help="JSON lines; may be repeated.")
+@click.option("--tokenizer", type=_PATH, help="Its folder.")
+@click.option("--chats", type=_PATH, help="JSON lines with `messages`.")
+@click.option("--chat-tokenizer", type=_PATH, help="Its folder, with a chat template.")
+@click.option("--only", "names", multiple=True, type=click.Choice([*BENCHMARKS]))
+@click.option("--quick", is_flag=True, help="Tiny data: shows that all run.")
+@click.option("--write", is_flag=True, help="Write the page and the README.")
+def main(
+    texts: Sequence[Path],
+    tokenizer: Path | None,
+    chats: Path | None,
+    chat_tokenizer: Path | None,
+    names: Sequence[str],
+    quick: bool,
+    write: bool,
+) -> None:
+    page, readme = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+    files = {"text": (texts, tokenizer), "chats": ([chats] if chats else [], chat_tokenizer)}
+    for name in names or BENCHMARKS:
+        benchmark = BENCHMARKS[name]
+        arguments = (benchmark.quick if quick else benchmark.arguments).split()
+        shown = [*arguments]
+        sources, folder = files.get(benchmark.reads, ((), None))
+        for option, paths in (("--text", sources), ("--tokenizer", [folder] if folder else [])):
+            for path in paths:
+                arguments += [option, str(path)]
+                shown += [option, path.name]
+        click.echo(f"\n{' '.join(shown)}", err=True)
+        printed = run([*arguments, *(["--markdown"] if write else [])])
+        click.echo(printed)
+        if write:  # after each: a run that is stopped keeps what it has
+            section = {benchmark.title: body(benchmark, shown, printed)}
+            page.write_text(with_sections(page.read_text(), section))
+            if name == "build":
+                readme.write_text(with_speeds(readme.read_text(), printed))
 
 
 if __name__ == "__main__":

@@ -11,22 +11,18 @@ where only one thread works; ratios are between runs of this process.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import click
 import numba
 import numpy as np
-import tables
-from common import median_seconds
+from common import median_seconds, show
 from numpy.typing import NDArray
 from packing import web_texts
 
 from packprep.packing.api import pack_lengths
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Lengths = NDArray[np.int64]
 Row = tuple[str, str, str, str]
@@ -71,50 +67,27 @@ def planned_blocks(lengths: Lengths, strategy: str, *, split: bool) -> list[int]
     return [size for size in fills.tolist() if size >= _LEAST]
 
 
-def blocks_in_batches(documents: int) -> list[Row]:
+def blocks_in_batches(documents: int) -> Iterator[Row]:
     """Blocks and utilization of packing inside batches of 1,000 documents."""
     lengths = web_texts(documents)
     batches = [lengths[first : first + _BATCH] for first in range(0, documents, _BATCH)]
-    rows: list[Row] = []
+    said = {"greedy": "95 %+", "first_fit": "96-98 %", "best_fit": "98 %+"}
     for split, claim in ((False, "50 % fewer blocks"), (True, "few fewer blocks")):
+        mode = "split" if split else "truncate"
         sizes = {
             "greedy": [b for batch in batches for b in greedy_blocks(batch.tolist(), split=split)]
         }
-        for name, strategy in (
-            ("next fit (packprep's greedy)", "greedy"),
-            ("first_fit", "first_fit"),
-            ("best_fit", "best_fit"),
-        ):
-            sizes[name] = [
-                block for batch in batches for block in planned_blocks(batch, strategy, split=split)
-            ]
-        mode = "split" if split else "truncate"
-        fewer = 1 - len(sizes["best_fit"]) / len(sizes["greedy"])
-        whole = planned_blocks(lengths, "best_fit", split=split)
-        rows.append(
-            (
-                f"best_fit against greedy, {mode}, in batches of {_BATCH:,} (Forgather)",
-                claim,
-                f"{fewer:.1%} fewer: {len(sizes['greedy']):,} and {len(sizes['best_fit']):,}",
-                "web-like lengths, blocks of 4,096; greedy then puts one document into a block"
-                if not split
-                else f"greedy cuts documents where blocks end; one window: {len(whole):,}",
-            )
-        )
-        said = {"greedy": "95 %+", "first_fit": "96-98 %", "best_fit": "98 %+"}
+        for strategy in ("greedy", "first_fit", "best_fit"):
+            name = "next fit (packprep's greedy)" if strategy == "greedy" else strategy
+            planned = (planned_blocks(batch, strategy, split=split) for batch in batches)
+            sizes[name] = [block for blocks in planned for block in blocks]
+        best, greedy = len(sizes["best_fit"]), len(sizes["greedy"])
+        title = f"best_fit against greedy, {mode}, in batches of {_BATCH:,} (Forgather)"
+        fewer = f"{1 - best / greedy:.1%} fewer: {greedy:,} and {best:,}"
+        yield title, claim, fewer, "web-like lengths, blocks of 4,096"
         for name, blocks in sizes.items():
-            used = sum(blocks) / (len(blocks) * _MAX_LENGTH)
-            rows.append(
-                (
-                    f"utilization of {name}, {mode}, in batches",
-                    said.get(name, ""),
-                    f"{used:.1%}",
-                    "the same",
-                )
-            )
-        used = sum(whole) / (len(whole) * _MAX_LENGTH)
-        rows.append((f"utilization of best_fit, {mode}, one window", "", f"{used:.2%}", "the same"))
-    return rows
+            used = f"{sum(blocks) / (len(blocks) * _MAX_LENGTH):.2%}"
+            yield f"utilization of {name}, {mode}", said.get(name, ""), used, "the same"
 
 
 # --- compiled loops ---------------------------------------------------------------------------
@@ -134,208 +107,84 @@ def first_fit_decreasing(lengths: Lengths, capacity: int, room: Lengths) -> int:
     return bins
 
 
-def numba_factor(documents: int) -> list[Row]:
-    """The same loop interpreted and compiled, and the whole plan of packprep."""
+def numba_factor(documents: int) -> Iterator[Row]:
+    """The same loop interpreted and compiled."""
     lengths = np.sort(np.minimum(web_texts(documents), _MAX_LENGTH))[::-1].copy()
-    compiled = numba.njit(first_fit_decreasing)
-    room = np.empty(documents, np.int64)
+    compiled, room = numba.njit(first_fit_decreasing), np.empty(documents, np.int64)
     plain = median_seconds(lambda: first_fit_decreasing(lengths, _MAX_LENGTH, room), 1)
     fast = median_seconds(lambda: compiled(lengths, _MAX_LENGTH, room), 5)
-    plan = median_seconds(lambda: pack_lengths(lengths, _MAX_LENGTH, "first_fit"), 5)
-    return [
-        (
-            "numba against Python, first fit decreasing (Axolotl)",
-            "30-50x",
-            f"{plain / fast:.0f}x: {1e3 * plain:,.0f} and {1e3 * fast:,.2f} ms",
-            f"{documents:,} documents, a scan over all bins",
-        ),
-        (
-            "first_fit of packprep against the compiled scan",
-            "",
-            f"{fast / plan:.1f}x: {1e3 * plan:,.2f} ms",
-            "on counts of equal lengths, with order and offsets",
-        ),
-    ]
+    how = f"{documents:,} documents, a scan over all bins"
+    factor = f"{plain / fast:.0f}x: {1e3 * plain:,.0f} and {1e3 * fast:,.2f} ms"
+    yield "numba against Python, first fit decreasing (Axolotl)", "30-50x", factor, how
 
 
 # --- loss by sample ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Losses:
-    """Ways to split a flat tensor by lengths, and to sum the means of samples in it."""
-
-    loop: Callable[[], object]
-    split: Callable[[], object]
-    by_loop: Callable[[], Any]
-    others: dict[str, Callable[[], Any]]
-
-
-def losses(count: int) -> Losses:
-    """All ways for `count` sequences of 50 to 149 values."""
+def ways_of_loss(
+    count: int,
+) -> tuple[dict[str, Callable[[], object]], dict[str, Callable[[], Any]]]:
+    """Ways to cut a flat tensor by lengths, and to sum the means of `count` sequences in it."""
     import torch
 
     from packprep.loaders import segment_means
 
     generator = torch.Generator().manual_seed(0)
     lengths: list[int] = torch.randint(50, 150, (count,), generator=generator).tolist()
-    total = sum(lengths)
-    values = torch.randn(total, generator=generator)
-    mask = torch.rand(total, generator=generator) < 0.9
+    values = torch.randn(sum(lengths), generator=generator)
+    mask = torch.rand(sum(lengths), generator=generator) < 0.9
     bounds = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
-    segment = torch.repeat_interleave(torch.arange(count), bounds.diff(), output_size=total)
 
-    def slices(flat: "Tensor") -> list["Tensor"]:
-        parts, start = [], 0
-        for length in lengths:
-            parts.append(flat[start : start + length])
-            start += length
-        return parts
+    def slices(flat: Any) -> list[Any]:
+        return [flat[first:last] for first, last in pairwise(bounds.tolist())]
 
-    def means(parts: Iterable["Tensor"], masks: Iterable["Tensor"]) -> Any:
+    def means(parts: Iterable[Any], masks: Iterable[Any]) -> Any:
         pairs = zip(parts, masks, strict=True)
         return sum((x * m).sum() / m.sum().clamp(min=1) for x, m in pairs)
 
-    def scattered(values: "Tensor", mask: "Tensor", segment: "Tensor") -> Any:
-        sums = torch.zeros(count).index_add(0, segment, values * mask)
-        kept = torch.zeros(count).index_add(0, segment, mask.float())
-        return (sums / kept.clamp(min=1)).sum()
-
-    def nested() -> Any:
-        ragged = torch.nested.nested_tensor_from_jagged(values * mask, bounds.long())
-        kept = torch.nested.nested_tensor_from_jagged(mask.float(), bounds.long())
-        return (ragged.sum(dim=1) / kept.sum(dim=1).clamp(min=1)).sum()
-
-    compiled = torch.compile(scattered, dynamic=False)
-    return Losses(
-        loop=lambda: slices(values),
-        split=lambda: torch.split(values, lengths),
-        by_loop=lambda: means(slices(values), slices(mask)),
-        others={
-            "split": lambda: means(torch.split(values, lengths), torch.split(mask, lengths)),
-            "segment_means": lambda: segment_means(values, mask, bounds).sum(),
-            "index_add, compiled": lambda: compiled(values, mask, segment),
-            "nested tensors": nested,
-        },
-    )
+    cuts: dict[str, Callable[[], object]] = {
+        "a loop": lambda: slices(values),
+        "split": lambda: torch.split(values, lengths),
+    }
+    sums: dict[str, Callable[[], Any]] = {
+        "a loop": lambda: means(slices(values), slices(mask)),
+        "split": lambda: means(torch.split(values, lengths), torch.split(mask, lengths)),
+        "segment_means": lambda: segment_means(values, mask, bounds).sum(),
+    }
+    return cuts, sums
 
 
-def loss_rows(counts: Sequence[int], repeats: int) -> list[Row]:
-    """Splitting by lengths, and the sum of sample means, for several numbers of sequences."""
+def loss_rows(counts: Sequence[int], repeats: int) -> Iterator[Row]:
+    """Cutting by lengths, and the sum of sample means, for several numbers of sequences."""
     import torch
 
     torch.set_num_threads(1)
-    rows: list[Row] = []
     for count in counts:
-        ways = losses(count)
-        loop, split = (
-            median_seconds(ways.loop, repeats, time.perf_counter),
-            median_seconds(ways.split, repeats, time.perf_counter),
-        )
-        rows.append(
-            (
-                f"split against slices in a loop, {count:,} sequences (slime)",
-                "10-50x",
-                f"{loop / split:.1f}x: {1e3 * loop:.3f} and {1e3 * split:.3f} ms",
-                "views only, one thread",
-            )
-        )
-        expected, base = (
-            float(ways.by_loop()),
-            median_seconds(ways.by_loop, repeats, time.perf_counter),
-        )
-        for name, way in ways.others.items():
-            title = f"sum of sample means by {name}, {count:,} sequences"
-            try:
-                result = float(way())
-            except RuntimeError as error:  # torch without a compiler or an operator
-                rows.append((title, "", "not here", str(error).splitlines()[0][:60]))
-                continue
-            if abs(result - expected) > 1e-3 * max(1, abs(expected)):
-                raise click.ClickException(f"{name} gives {result}, the loop {expected}")
-            took = median_seconds(way, repeats, time.perf_counter)
-            rows.append(
-                (
-                    title,
+        for ways, claim in zip(ways_of_loss(count), ("views", "sum of means"), strict=True):
+            expected = ways["a loop"]()
+            base = median_seconds(ways["a loop"], repeats, time.perf_counter)
+            for name, way in [*ways.items()][1:]:
+                if claim != "views" and abs(float(way()) - float(expected)) > 1e-3 * count:
+                    raise click.ClickException(f"{name} gives {way()}, the loop {expected}")
+                took = median_seconds(way, repeats, time.perf_counter)
+                yield (
+                    f"{claim} by {name}, {count:,} sequences (slime)",
                     "10-50x" if name == "split" else "",
                     f"{base / took:,.2f}x: {1e3 * took:.3f} ms",
-                    f"a loop over slices: {1e3 * base:.3f} ms",
+                    f"a loop over slices: {1e3 * base:.3f} ms; one thread",
                 )
-            )
-    return rows
 
 
 # --- padding ----------------------------------------------------------------------------------
 
-_EIGHT = (512, 256, 1024, 128, 768, 2048, 384, 640)
 
-
-def places(lengths: Sequence[int]) -> float:
-    """Places for each token in a batch that is padded to its longest document."""
-    return len(lengths) * max(lengths) / sum(lengths)
-
-
-def padding_rows() -> list[Row]:
-    """Padding of the batches that the guides show, and the bytes of both forms."""
-    rows: list[Row] = []
-    for lengths, said in (((5, 3, 7), "28.6 %"), ((512, 128, 2048), "56.25 %"), (_EIGHT, "64.8 %")):
-        shown, padding = ", ".join(map(str, lengths)), 1 - 1 / places(lengths)
-        rows.append(
-            (f"padding of a batch of {shown} (slime)", said, f"{padding:.2%}", "arithmetic")
-        )
-    rows += [
-        ("attention of 5 tokens padded to 7 (slime)", "49 %", f"{1 - 25 / 49:.1%}", "arithmetic"),
-        (
-            "padding of 100, 200, 150 padded to 256 (slime)",
-            "41.4 %",
-            f"{1 - 450 / 768:.1%}",
-            "arithmetic",
-        ),
-        (
-            "tokens computed for each token of the eight (slime)",
-            "2.84x",
-            f"{places(_EIGHT):.2f}x",
-            "arithmetic; so `packprep plan` says",
-        ),
-        (
-            "net of 5 % for attention and 2 % for packing (slime)",
-            "2.6x",
-            f"{places(_EIGHT) * 0.95 * 0.98:.2f}x",
-            "arithmetic; both shares need a GPU",
-        ),
-        *memory_rows(),
-        (
-            "throughput, GPU utilization, memory of a training run",
-            "2-3x, 60 to 95 %, -40 to -60 %",
-            "not measured",
-            "needs a GPU",
-        ),
-    ]
-    return rows
-
-
-def memory_rows() -> list[Row]:
-    """Bytes of three sequences, padded and packed, counted in the arrays themselves."""
-    lengths = (512, 128, 2048)
-    longest, total = max(lengths), sum(lengths)
-    padded = [np.zeros((3, longest), np.int32), np.zeros((3, longest), np.bool_)]
-    packed = [np.zeros(total, np.int32), np.zeros(total, np.int32), np.zeros(4, np.int32)]
-    before, after = (sum(array.nbytes for array in arrays) for arrays in (padded, packed))
-    eight, most = sum(_EIGHT), 8 * max(_EIGHT)
-    return [
-        (
-            "bytes of ids and mask, against ids, positions and bounds, of 512, 128, 2,048 (slime)",
-            "30 KB, 21 KB: 30 %",
-            f"{before / 1024:.1f} and {after / 1024:.1f} KiB: {1 - after / before:.1%}",
-            "bytes of int32 and bool arrays",
-        ),
-        (
-            "activations of the eight, in proportion to tokens (slime)",
-            "35 % of padded",
-            f"{eight / most:.1%}",
-            "arithmetic",
-        ),
-    ]
+def padding_rows() -> Iterator[Row]:
+    """What no plan says of padding: `packprep plan --padding-of-batch` has its share."""
+    before, after = 3 * 2048 * (4 + 1), (512 + 128 + 2048) * (4 + 4) + 4 * 4
+    sizes = f"{before / 1024:.1f} and {after / 1024:.1f} KiB: {1 - after / before:.1%}"
+    yield "attention of 5 tokens padded to 7 (slime)", "49 %", f"{1 - 25 / 49:.1%}", "arithmetic"
+    claim = "bytes of ids and masks, padded and packed, of 512, 128, 2,048 (slime)"
+    yield claim, "30 %", sizes, "arithmetic"
 
 
 @click.command(help=__doc__)
@@ -345,9 +194,8 @@ def memory_rows() -> list[Row]:
 @click.option("--markdown", is_flag=True)
 def main(documents: int, loop: int, repeats: int, markdown: bool) -> None:
     rows = [*blocks_in_batches(documents), *numba_factor(loop)]
-    rows += loss_rows((10, 100, 1000), repeats)
-    rows += padding_rows()
-    tables.show(("claim", "said", "here", "how"), rows, markdown)
+    rows += [*loss_rows((10, 100, 1000), repeats), *padding_rows()]
+    show(("claim", "said", "here", "how"), rows, markdown)
 
 
 if __name__ == "__main__":

@@ -1,288 +1,240 @@
-"""A build compared with its limits and its peers: MB/s of text, tokens/s, CPU, memory, ratios.
+"""Whole builds: their start, speed and memory, alone, beside other tools, or an older packprep.
 
-Medians of runs.
+\b
+python scripts/bench/pipeline.py [PART]... [--first CHECKOUT]
+    text      --megabytes of text: CPU s without the start, and wall s
+    peers     the same beside gigatoken, TRL, datasets.map and tokenizers alone: MB/s of text
+    memory    --gigabytes of text: most resident memory of the largest process
+    chats     --chats, of --text with `messages`: CPU s without the start, and TRL's preparation
 
-    python scripts/bench/pipeline.py [--text FILE]... [--tokenizer DIR] [--peers] [--markdown]
-
-Text: the sources of the installed standard library, or the JSON lines given. Every build is a
-process of its own; one of the beginnings of 20 documents is start-up, and is subtracted from wall
-and CPU seconds alike. Raw loops and peers count no imports and no loading of the tokenizer, in
-either column, and raw loops no reading. All take turns, because the speed of a shared machine
-changes within minutes: what is quick is measured before each of what is slow, and a ratio is of the
-median speeds of the same round. What is quick gets ten copies of the text, each with the word "the"
-changed, so that start-up is a small part of it. Kernels are compiled before the first one.
+Text: the documents of --text again and again, in another order each time. CPU s: of a process and
+its children. Of each program one build of 20 documents comes first, uncounted, so that caches are
+warm. A row is the median of --runs turns. Everything is written below --folder, and removed.
 """
 
-import gzip
-import hashlib
+import itertools
 import json
-import os
 import shutil
-import statistics
+import sys
 import tempfile
-import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import tables
-from common import copies, lines, measure, text_options
-from peers import PACKAGES, versions
-
-BENCH = Path(__file__).parent
-_RATIOS = [
-    ("build fastokens, uint16", "build fastokens"),
-    ("build fastokens", "trl"),
-    ("build fastokens", "lists"),
-    ("build fastokens", "raw-hf"),
-    ("build fastokens", "raw-fastokens"),
-    ("build fastokens", "gigatoken-bin"),
-    ("build hf", "raw-hf"),
-    ("build hf", "datatrove-bin"),
-    ("build hf", "dolma-bin"),
-]
-
-
-_COPIES = 10  # of the text, for what is quick
-_SLOW_PEERS = ("datatrove-bin", "dolma-bin", "trl", "lists")
-
-
-@click.command()
-@text_options
-@click.option("--runs", default=3, show_default=True)
-@click.option(
-    "--peers",
-    is_flag=True,
-    help="Also datatrove, dolma, datasets.map with TRL and with Python lists, if installed.",
+from common import (
+    GB,
+    MB,
+    Tree,
+    Used,
+    again,
+    corpus_of,
+    first_option,
+    in_turns,
+    measure,
+    show,
+    text_options,
+    trees,
+    versions,
 )
-@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
-def main(
-    texts: Sequence[Path], tokenizer: Path | None, runs: int, peers: bool, markdown: bool
-) -> None:
-    """Measure builds with each engine, a re-plan, the engines alone, and peers."""
-    with tempfile.TemporaryDirectory() as folder:
-        bench = _Bench(Path(folder), texts, tokenizer)
-        bench.quick()
-        bench.rounds.clear()  # in it kernels were compiled
-        for _ in range(runs):
-            bench.rounds.append(defaultdict(list))
-            for slow in ("build hf", "raw-hf", *(bench.installed(_SLOW_PEERS) if peers else ())):
-                bench.quick()
-                bench.slow(slow)
-        bench.show(markdown)
+from peers import PEERS
+
+_SLOW = 10  # of the peers that are slow, so much less text is measured
+_SLOW_PEERS = ("trl", "lists", "hf")
+NAMES = {
+    "gigatoken": "gigatoken to flat ids",
+    "trl": "TRL `pack_dataset` after `datasets.map`",
+    "lists": "`datasets.map` with lists",
+    "hf": "tokenizers alone, ids thrown away",
+}
 
 
-class _Bench:
-    """The input in four forms, and the measurements of each name.
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where builds are made, and of what. runs: turns of each row."""
 
-    All, copies of all, these packed by gzip, 20 beginnings of documents. text: bytes of text of the
-    first two.
-    """
+    folder: Path
+    corpus: Sequence[str]
+    tokenizer: Path
+    trees: Sequence[Tree]
+    runs: int
+    markdown: bool
 
-    def __init__(self, folder: Path, texts: Sequence[Path], tokenizer: Path | None) -> None:
-        self.folder = folder
-        self.missing: list[str] = []
-        self.rounds: list[defaultdict[str, list[dict[str, float]]]] = [defaultdict(list)]
-        if tokenizer is None or not texts:
-            measure(["-m", "packprep", "sample", str(folder)])
-        self.tokenizer = tokenizer or folder / "tokenizer"
-        self.all, self.few, self.large = (
-            folder / name for name in ("all.jsonl", "few.jsonl", "large.jsonl")
-        )
-        self.packed = folder / "large.jsonl.gz"
-        # Line by line: what this process has in memory counts as the peak of every one that it
-        # starts.
-        with self.all.open("w") as whole, self.few.open("w") as few:
-            for number, line in enumerate(
-                line for path in texts or [folder / "code.jsonl"] for line in lines(path)
-            ):
-                whole.write(line)
-                if number < 20:  # whole books would be text that is subtracted
-                    few.write(json.dumps({"text": json.loads(line)["text"][:200]}) + "\n")
-        with self.large.open("wb") as large, gzip.open(self.packed, "wb", compresslevel=6) as gz:
-            for copy in copies(self.all.read_bytes(), 0, _COPIES * self.all.stat().st_size):
-                large.write(copy)
-                gz.write(copy)
-        self.text = {path: _text_bytes(path) for path in (self.all, self.large)}
-        self.text[self.packed] = self.text[self.large]
-
-    def quick(self) -> None:
-        """Measure everything that is quick."""
-        fast = ["--engine", "fastokens"]
-        self._build_net("build fastokens", fast, self.large)
-        self._peer("raw-fastokens", self.large)
-        self._peer("gigatoken-bin", self.large)
-        self._build_net("build fastokens, uint16", [*fast, "--token-type", "auto"], self.large)
-        self._build_net("build fastokens, .gz", fast, self.packed)
-        self._replan()
-
-    def installed(self, names: Sequence[str]) -> list[str]:
-        """The peers that can run here; `show` lists the others."""
-        self.missing = [name for name in names if versions(name) is None]
-        return [name for name in names if name not in self.missing]
-
-    def slow(self, what: str) -> None:
-        """Measure one that is slow."""
-        if what == "build hf":
-            self._build_net(what, ["--engine", "hf"], self.all)
-        else:
-            self._peer(what, self.all)
-
-    def _build_net(self, name: str, options: Sequence[str], source: Path) -> None:
-        self._add_net(name, [(self.few, options), (source, options)], "tokens_in")
-
-    def _replan(self) -> None:
-        """Another strategy and max_length from a token store.
-
-        The text is only hashed, to know that it is the same.
-        """
-        again = []
-        for source in (self.few, self.large):
-            folder = self.folder / f"store-{source.stem}"
-            store = ["--keep-tokens", str(folder)]
-            if not folder.exists():
-                self._build(source, store)
-            again.append((source, [*store, "--strategy", "first_fit", "--max-length", "2048"]))
-        self._add_net("re-plan", again, "tokens_packed")
-        measured = self.rounds[-1]["re-plan"][-1]
-        measured["digest"] = _digest_seconds([self.large])
-        measured["digest of output"] = _digest_seconds([*(self.folder / "out").rglob("*.arrow")])
-
-    def _peer(self, what: str, source: Path) -> None:
-        out = self.folder / "peer"
+    def options(self, source: Path, token_type: str = "auto") -> list[str]:
+        """Arguments of a build, whose output is removed before."""
+        out, settings = self.folder / "out", self.folder / "build.yaml"
         shutil.rmtree(out, ignore_errors=True)
-        command = [
-            str(BENCH / "peers.py"),
-            what,
-            str(self.tokenizer),
-            str(source),
-            str(out),
-        ]
-        measured, printed = measure(command)
-        work = json.loads(printed.splitlines()[-1])
-        self._add(what, measured | work | {"tokens": 0, "text": self.text[source]})
+        settings.write_text(f"token_type: {token_type}\n")
+        options = ["-o", str(out), "--tokenizer", str(self.tokenizer), "-q", "-c", str(settings)]
+        if '"messages":' in self.corpus[0]:
+            options += ["--messages", "messages"]
+        return ["build", str(source), *options]
 
-    def _add_net(
-        self, name: str, builds: Sequence[tuple[Path, Sequence[str]]], tokens: str
-    ) -> None:
-        """A build less its start-up. builds: a small and a large one, with options."""
-        start, whole = (self._build(*build) for build in builds)
-        net = {key: whole[key] - start[key] for key in ("wall", "cpu")}
-        sizes = {"tokens": self._report()["tokens"][tokens], "text": self.text[builds[-1][0]]}
-        self._add(name, whole | net | sizes)
+    def seconds(self, tree: Tree, source: Path, token_type: str = "auto") -> Used:
+        """Wall and CPU seconds of a build."""
+        return tree.packprep(*self.options(source, token_type))
 
-    def _build(self, source: Path, options: Sequence[str]) -> dict[str, float]:
-        """Wall and CPU seconds and peak bytes of a whole build process."""
-        shutil.rmtree(self.folder / "out", ignore_errors=True)
-        command = ["-m", "packprep", "build", str(source), "-o", str(self.folder / "out"), "-q"]
-        return measure([*command, "--tokenizer", str(self.tokenizer), *options])[0]
+    def peer(self, what: str, source: Path, *, whole: bool) -> Used:
+        """Seconds of a peer: of the process, or of its work alone."""
+        out, program = self.folder / "peer", str(Path(__file__).with_name("peers.py"))
+        shutil.rmtree(out, ignore_errors=True)
+        command = [sys.executable, program, what, str(self.tokenizer), str(source), str(out)]
+        used, printed = measure(command)
+        work: Used = json.loads(printed.splitlines()[-1])
+        return used if whole else work
 
-    def _report(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads((self.folder / "out" / "report.json").read_bytes())
-        return loaded
-
-    def _add(self, name: str, measured: dict[str, float]) -> None:
-        self.rounds[-1][name].append(measured)
-        click.echo(
-            f"{name}: {measured['wall']:.2f} s, "
-            f"{measured['text'] / 1e6 / measured['wall']:.1f} MB/s",
-            err=True,
+    def starts(self) -> dict[str, Used]:
+        """Medians of a build of 20 documents, after one that is not counted."""
+        few = self.few()
+        for tree in self.trees:
+            self.seconds(tree, few)
+        return in_turns(
+            {tree.name: partial(self.seconds, tree, few) for tree in self.trees}, self.runs
         )
 
-    def show(self, markdown: bool) -> None:
-        header = [
-            "",
-            "MB/s of text",
-            "M tokens/s",
-            "wall s",
-            "CPU s",
-            "M tokens per CPU-s",
-            "peak MB",
-            "MB of text",
-        ]
-        lines = []
-        for name in self.rounds[0]:
-            runs = [run for round_ in self.rounds for run in round_[name]]
-            row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            tokens = [
-                f"{row['tokens'] / 1e6 / row[of]:.1f}" if row["tokens"] else ""
-                for of in ("wall", "cpu")
-            ]
-            speed = f"{row['text'] / 1e6 / row['wall']:.1f}"
-            seconds = [f"{row['wall']:.2f}", f"{row['cpu']:.2f}"]
-            lines.append(
-                [
-                    f"{name} ({len(runs)})",
-                    speed,
-                    tokens[0],
-                    *seconds,
-                    tokens[1],
-                    f"{row['peak'] / 1e6:,.0f}",
-                    f"{row['text'] / 1e6:.0f}",
-                ]
-            )
-        click.echo(f"{os.cpu_count()} cores, medians of the number of runs in brackets")
-        tables.show(header, lines, markdown)
-        peers = [line for name in self.rounds[0] if name in PACKAGES and (line := versions(name))]
-        click.echo(f"peers: {', '.join(dict.fromkeys(', '.join(peers).split(', ')))}")
-        for name in self.missing:
-            click.echo(f"{name} is left out: {', '.join(PACKAGES[name])} not installed")
-        for words, digests in (
-            ("of the text", ("digest",)),
-            ("of the text and of the output", ("digest", "digest of output")),
-        ):
-            packed = [
-                run["tokens"] / (run["cpu"] - sum(run[digest] for digest in digests))
-                for round_ in self.rounds
-                for run in round_["re-plan"]
-            ]
-            click.echo(
-                f"re-plan without the sha256 {words}: "
-                f"{statistics.median(packed) / 1e6:.1f} M tokens per CPU-s"
-            )
-        for ours, theirs in _RATIOS:
-            if theirs in self.rounds[0]:
-                wall, cpu = (
-                    statistics.median(
-                        _speed(round_[ours], of) / _speed(round_[theirs], of)
-                        for round_ in self.rounds
-                    )
-                    for of in ("wall", "cpu")
-                )
-                click.echo(
-                    f"{ours}: {wall:.2f} x the speed of {theirs}, {cpu:.2f} x by CPU seconds"
-                )
-        # About three bytes are hashed for each byte of text: sources, token ids and positions.
-        click.echo(f"sha256 on this machine: {_sha256_speed() / 1e9:.2f} GB/s per core")
+    def few(self) -> Path:
+        """A file of 20 documents."""
+        path = self.folder / "few.jsonl"
+        path.write_text("".join(self.corpus[:20]))
+        return path
+
+    def written(self, size: float) -> Path:
+        """A file of about so many bytes of JSON lines."""
+        path = self.folder / f"{size:.0f}.jsonl"
+        with path.open("w") as file:
+            file.writelines(again(self.corpus, int(size)))
+        return path
+
+    def show(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table."""
+        show(columns, rows, self.markdown)
 
 
-def _speed(runs: Sequence[dict[str, float]], of: str) -> float:
-    """Bytes of text per second, by the median of `of`: wall or cpu."""
-    return runs[0]["text"] / statistics.median(run[of] for run in runs)
+def text(bench: Bench, megabytes: float, **_: object) -> None:
+    """CPU seconds without the start, and wall seconds of the whole process."""
+    source, starts = bench.written(megabytes * MB), bench.starts()
+    types = {"ids of four bytes": "int32", "of two bytes": "auto"}
+    programs = {
+        f"{tree.name}, {words}": partial(bench.seconds, tree, source, token_type)
+        for tree in bench.trees
+        for words, token_type in types.items()
+    }
+    rows, size = list[Sequence[str]](), source.stat().st_size / MB
+    for name, used in in_turns(programs, bench.runs).items():
+        cpu = used["cpu"] - starts[name.split(",")[0]]["cpu"]
+        figures = (used["wall"], used["cpu"], cpu, size / cpu)
+        rows.append((name, *(f"{each:.2f}" for each in figures)))
+    columns = ("", "wall s", "CPU s", "without the start", "MB per CPU s")
+    click.echo(f"{size:,.0f} MB of JSON lines; {bench.runs} runs")
+    bench.show(columns, rows)
 
 
-def _text_bytes(path: Path) -> int:
-    """Bytes of text in JSON lines."""
-    with path.open() as file:
-        return sum(len(json.loads(line)["text"].encode()) for line in file)
+def peers(bench: Bench, megabytes: float, **_: object) -> None:
+    """Speed by the clock: of whole processes, and of the work alone of what is slow."""
+    source = bench.written(megabytes * MB)
+    less = bench.written(megabytes * MB / _SLOW)
+    missing = [name for name, (_, packages) in PEERS.items() if versions(*packages) is None]
+    programs: dict[str, tuple[Path, Callable[[], Used]]] = {}
+    for what, name in NAMES.items():
+        path, whole = less if what in _SLOW_PEERS else source, what == "gigatoken"
+        if what not in missing:
+            programs[name] = path, partial(bench.peer, what, path, whole=whole)
+        if whole:
+            programs |= {
+                tree.name: (source, partial(bench.seconds, tree, source)) for tree in bench.trees
+            }
+    bench.starts()
+    used = in_turns({name: program for name, (_, program) in programs.items()}, bench.runs)
+    speeds = {
+        name: path.stat().st_size / MB / used[name]["wall"] for name, (path, _) in programs.items()
+    }
+    best = next(iter(speeds.values()))
+    rows = [(name, f"{speed:.1f}", f"{speed / best:.2f}") for name, speed in speeds.items()]
+    size = source.stat().st_size / MB
+    click.echo(f"{size:,.0f} MB of JSON lines, {size / _SLOW:,.0f} of them for the slow ones")
+    bench.show(("", "MB/s", "speed"), rows)
+    if missing:
+        click.echo(f"not installed: {', '.join(missing)}")
 
 
-def _sha256_speed() -> float:
-    """Bytes per CPU second; processors with instructions for sha256 have seven times as many."""
-    block, start = bytes(64 << 20), time.process_time()
-    hashlib.sha256(block)
-    return len(block) / (time.process_time() - start)
+def memory(bench: Bench, gigabytes: Sequence[float], **_: object) -> None:
+    """Peaks of builds, of several sizes of text."""
+    rows = list[Sequence[str]]()
+    for size in gigabytes:
+        source = bench.written(size * GB)
+        programs = {tree.name: partial(bench.seconds, tree, source) for tree in bench.trees}
+        for name, used in in_turns(programs, bench.runs).items():
+            speed = size * GB / MB / used["wall"]
+            figures = (f"{used['peak'] / MB:,.0f}", f"{speed:.1f}")
+            rows.append((f"{size:g} GB of JSON lines, {name}", *figures))
+        source.unlink()
+    bench.show(("largest process of a build", "resident MB", "MB/s"), rows)
 
 
-def _digest_seconds(paths: Sequence[Path]) -> float:
-    """CPU seconds of the sha256 of files."""
-    start = time.process_time()
-    for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, "sha256")
-    return time.process_time() - start
+def chats(bench: Bench, chats: int, **_: object) -> None:
+    """CPU seconds without the start; TRL's of a twentieth of the chats, times 20."""
+    if '"messages":' not in bench.corpus[0]:
+        raise click.ClickException("the part chats needs --text with `messages`")
+    many = list(itertools.islice(itertools.cycle(bench.corpus), chats))
+    source, part = bench.folder / "chats.jsonl", bench.folder / "part.jsonl"
+    source.write_text("".join(many))
+    part.write_text("".join(many[: len(many) // 20]))
+    starts = bench.starts()
+    programs = {tree.name: partial(bench.seconds, tree, source) for tree in bench.trees}
+    used, own = in_turns(programs, bench.runs), dict[str, float]()
+    for name in programs:
+        own[name] = used[name]["cpu"] - starts[name]["cpu"]
+    if known := versions(*PEERS["trl-chats"][1]):
+        theirs = in_turns({"": partial(bench.peer, "trl-chats", part, whole=False)}, bench.runs)
+        own[known.split(",")[0]] = 20 * theirs[""]["cpu"]
+    packprep = own["packprep"]
+    rows = [(name, f"{cpu:.2f}", f"{cpu / packprep:.2f}") for name, cpu in own.items()]
+    click.echo(f"{len(many):,} chats, {source.stat().st_size / MB:,.0f} MB of JSON lines")
+    name = bench.tokenizer.name
+    bench.show((name, "CPU s of all chats, without the start", "of packprep"), rows)
+
+
+PARTS: dict[str, Callable[..., None]] = {
+    each.__name__: each for each in (text, peers, memory, chats)
+}
+
+
+@click.command(help=__doc__)
+@click.argument("parts", nargs=-1, type=click.Choice([*PARTS]), metavar="[PART]...")
+@click.option("--megabytes", default=400.0, show_default=True, help="MB of text.")
+@click.option("--gigabytes", multiple=True, default=(1.0,), help="GB of text; may be repeated.")
+@click.option("--chats", default=100_000, show_default=True, help="Chats of the part chats.")
+@text_options
+@first_option
+@click.option("--runs", default=3, show_default=True, help="Turns of each row.")
+@click.option("--folder", type=click.Path(exists=True, path_type=Path), help="For large files.")
+@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
+def main(
+    parts: Sequence[str],
+    texts: Sequence[Path],
+    tokenizer: Path | None,
+    first: Path | None,
+    runs: int,
+    folder: Path | None,
+    markdown: bool,
+    **sizes: Any,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        place, named = Path(temporary), parts or ("text", "peers")
+        sample = "chats.jsonl" if "chats" in named else "code.jsonl"
+        corpus, found = corpus_of(texts, tokenizer, place, sample)
+        bench = Bench(
+            folder=place,
+            corpus=corpus,
+            tokenizer=found,
+            trees=trees(first),
+            runs=runs,
+            markdown=markdown,
+        )
+        for part in named:
+            PARTS[part](bench, **sizes)
 
 
 if __name__ == "__main__":

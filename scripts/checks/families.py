@@ -1,13 +1,13 @@
 """Measure which calls keep documents apart in which transformers models, on tiny models.
 
 \b
-python scripts/checks/families.py                                 prints the table
-python scripts/checks/families.py --family gpt_oss --family opt   prints two rows
-python scripts/checks/families.py --page docs/train/isolation.md writes it to the page
+python scripts/checks/families.py                              prints the table
+python scripts/checks/families.py gpt_oss opt                  prints two rows
+python scripts/checks/families.py --page docs/isolation.md     writes it to the page
 
 Builds a random float32 model of each family on the CPU: two layers, windows of 4 tokens, weights
-large enough to show a leak. Compares its logits on a pack of four documents with those on each
-document alone.
+large enough to show a leak; sizes are in families.yaml. Compares its logits on a pack of four
+documents with those on each document alone.
 """
 
 import os
@@ -15,7 +15,6 @@ import platform
 import re
 from collections.abc import Callable, Mapping
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,58 +24,56 @@ import click
 import numpy as np
 import torch
 import transformers
-from family_sizes import FAMILIES, SIZES, VOCABULARY
+import yaml
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.utils import logging
 
 from packprep.loaders import PackedBatch, batch_from_rows, to_hf, to_hf_4d, verify_isolation
 
+_SIZES: Any = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_bytes())
+FAMILIES: dict[str, dict[str, Any]] = {
+    family: each["sizes"] for each in _SIZES["families"] for family in each["of"]
+}
+SIZES: dict[str, Any] = _SIZES["sizes"]
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->"
 LENGTHS = (17, 1, 30, 20)
-
 # Classes of families that AutoModelForCausalLM does not build.
 _CLASSES = {
     "kimi_k25": "Kimi_K25ForConditionalGeneration",
     "mistral4": "Mistral4ForCausalLM",
     "mllama_text_model": "MllamaForCausalLM",
 }
-
-CALLS: dict[str, Callable[[PackedBatch, Any], Mapping[str, Any]]] = {
+Call = Callable[[PackedBatch, Any], Mapping[str, Any]]
+CALLS: dict[str, Call] = {
     "`to_hf`": lambda batch, _: to_hf(batch),
     "without `seq_idx`": lambda batch, _: {
         name: value for name, value in to_hf(batch).items() if name != "seq_idx"
     },
-    "`to_hf_4d`": lambda batch, config: to_hf_4d(batch, config),
+    "`to_hf_4d`": to_hf_4d,
 }
 
 
-def tiny_model(family: str, attention: str, **changes: Any) -> Any:
-    """A random model of a family, the same in every run.
-
-    Raises ValueError if the family does not have this attention.
-    """
+def tiny_model(family: str, attention: str) -> Any:
+    """A random model of a family, the same in every run; None if it lacks this attention."""
     torch.manual_seed(0)
-    fields = FAMILIES[family] | changes
-    if "text_config" in fields:
-        config = CONFIG_MAPPING[family](**fields | {"text_config": SIZES | fields["text_config"]})
-    else:
-        config = CONFIG_MAPPING[family](**SIZES | fields)
-    if family in _CLASSES:
-        model = getattr(transformers, _CLASSES[family])
-        return model._from_config(config, attn_implementation=attention).eval()
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    fields = FAMILIES[family]
+    text = {"text_config": SIZES | fields["text_config"]} if "text_config" in fields else {}
+    config = CONFIG_MAPPING[family](**(fields | text if text else SIZES | fields))
+    try:
+        if family in _CLASSES:
+            model = getattr(transformers, _CLASSES[family])
+            return model._from_config(config, attn_implementation=attention).eval()
+        return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    except ValueError as error:
+        if "does not support an attention implementation" in str(error):
+            return None
+        raise
 
 
-def pack() -> PackedBatch:
-    """One pack of four documents of random tokens."""
-    tokens = np.random.default_rng(0).integers(3, VOCABULARY, sum(LENGTHS))
-    return batch_from_rows([{"tokens": tokens, "cu_seqlens": np.cumsum([0, *LENGTHS])}])
-
-
-def cell(model: Any, call: Callable[[PackedBatch, Any], Mapping[str, Any]]) -> str:
+def cell(model: Any, batch: PackedBatch, call: Call) -> str:
     """`isolated`, `leak` with the largest difference of a logit, or `refused` with the reason."""
     try:
-        isolation = verify_isolation(model, pack(), inputs=lambda batch: call(batch, model.config))
+        isolation = verify_isolation(model, batch, inputs=lambda batch: call(batch, model.config))
     except (ValueError, RuntimeError) as error:
         kernel = re.search(r"packed sequences apart without `([\w-]+)`", str(error))
         return f"refused, needs {kernel[1]}" if kernel else "refused"
@@ -88,61 +85,35 @@ def row(family: str) -> list[str]:
 
     A cell has one verdict, or one for each kind of attention if they differ.
     """
-    models = {}
-    for attention in ("sdpa", "eager"):
-        try:
-            models[attention] = tiny_model(family, attention)
-        except ValueError as error:
-            if "does not support an attention implementation" not in str(error):
-                raise
-    tokens = pack().torch().tokens[None]
+    ids = np.random.default_rng(0).integers(3, SIZES["vocab_size"], sum(LENGTHS))
+    batch = batch_from_rows([{"tokens": ids, "cu_seqlens": np.cumsum([0, *LENGTHS])}])
+    models = {kind: model for kind in ("sdpa", "eager") if (model := tiny_model(family, kind))}
     for model in models.values():
-        model(input_ids=tokens, use_cache=False)  # an error here is one of the sizes
+        model(input_ids=batch.torch().tokens[None], use_cache=False)  # an error here: wrong sizes
     cells = [family, ", ".join(models)]
     for call in CALLS.values():
-        verdicts = {attention: cell(model, call) for attention, model in models.items()}
-        same = len(set(verdicts.values())) == 1
-        cells.append(
-            next(iter(verdicts.values()))
-            if same
-            else ", ".join(f"{k}: {v}" for k, v in verdicts.items())
-        )
+        verdicts = {kind: cell(model, batch, call) for kind, model in models.items()}
+        one, *others = {*verdicts.values()}
+        cells.append(", ".join(f"{k}: {v}" for k, v in verdicts.items()) if others else one)
     return cells
 
 
-def table(families: list[str]) -> str:
-    """The table in Markdown, with date and versions below."""
-    head = ["family", "attention", *CALLS]
-    lines = [head, ["---"] * len(head), *map(row, families)]
-    measured_with = (
-        f"{date.today()}, transformers {version('transformers')}, torch {version('torch')}"
-    )
-    return (
-        "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        + f"\n{measured_with}, Python {platform.python_version()}.\n"
-    )
-
-
 @click.command(help=__doc__)
-@click.option(
-    "--family",
-    "families",
-    multiple=True,
-    type=click.Choice([*FAMILIES]),
-    help="Family to measure; may be repeated.  [default: all]",
-)
-@click.option(
-    "--page", type=click.Path(exists=True, path_type=Path), help="Page to write the table to."
-)
+@click.argument("families", nargs=-1, type=click.Choice([*FAMILIES]), metavar="[FAMILY]...")
+@click.option("--page", type=click.Path(exists=True, path_type=Path), help="Page to write to.")
 def main(families: tuple[str, ...], page: Path | None) -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(1)
-    markdown = table([*(families or FAMILIES)])
+    head = ["family", "attention", *CALLS]
+    lines = [head, ["---"] * len(head), *map(row, families or sorted(FAMILIES))]
+    made = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    libraries = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    made += f"\n{date.today()}, {libraries}, Python {platform.python_version()}.\n"
     if page is None:
-        click.echo(markdown, nl=False)
+        click.echo(made, nl=False)
     else:
         before, rest = page.read_text().split(BEGIN)
-        page.write_text(before + BEGIN + markdown + END + rest.split(END)[1])
+        page.write_text(before + BEGIN + made + END + rest.split(END)[1])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,15 @@
-"""Plant small faults in the product, one at a time, and count those that the tests find.
+"""Plant small faults in the product, one at a time, and tell which of them the tests find.
 
-    planted_faults.py draw --seed 1 --count 230 > faults.json
-    planted_faults.py run faults.json --contexts .coverage > found.json
-    planted_faults.py run faults.json --contexts .coverage --marks "not long" > found.json
+\b
+    planted_faults.py --contexts .coverage --seed 1 --count 230 --marks "not long" > found.json
 
-`draw` chooses operators, constants, conditions and calls of packprep, loaders and schemas. `run`
-needs a data file of coverage that knows which test touched a line (`pytest --cov-branch
+Chooses operators, constants, conditions and calls of packprep, loaders and schemas. Needs a data
+file of coverage of this tree that knows which test touched a line (`pytest --cov-branch
 --cov-context=test`). Each fault is tried only on tests that touched its line, the most special ones
 first, until one fails or 60 seconds of CPU are used. At the end the tests that found faults run
-without any; where one fails, its faults are tried again without it. `run` changes files of the
-working tree and puts them back: use a clean clone.
-
-A fault is found again in another version of the sources by its function and the text of its line.
-One whose line is gone is reported as "gone", and counts for neither version.
+without any; where one fails, its faults are tried again without it. Prints a line of JSON for each
+fault, of which the last counts. Files of the working tree are changed and put back: use a clean
+clone.
 """
 
 import ast
@@ -21,18 +18,17 @@ import os
 import random
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from coverage.numbits import numbits_to_nums
+from coverage import CoverageData
 
 ROOMS = ("packprep", "loaders", "schemas")
 PER_FILE = 3
@@ -61,12 +57,11 @@ COMPUTED = {
 
 
 class Fault(NamedTuple):
-    """One change of a line: `old`, at `column` of the stripped `text`, becomes `new`."""
+    """One change of a line: `old`, at `column`, becomes `new`."""
 
     path: str
     function: str
     line: int
-    text: str
     column: int
     old: str
     new: str
@@ -81,12 +76,8 @@ class _Sites(ast.NodeVisitor):
         self.faults: list[Fault] = []
 
     def _add(self, line: int, column: int, old: str, new: str) -> None:
-        whole = self.lines[line - 1]
-        indent = len(whole) - len(whole.lstrip())
         function = ".".join(self.names)
-        self.faults.append(
-            Fault(self.path, function, line, whole.strip(), column - indent, old, new)
-        )
+        self.faults.append(Fault(self.path, function, line, column, old, new))
 
     def _between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
         if left.end_lineno != right.lineno or not self.lines[right.lineno - 1].isascii():
@@ -161,8 +152,6 @@ def draw(root: Path, seed: int, count: int) -> list[Fault]:
     """`count` faults of the sources below `root`, at most three in one file."""
     faults: list[Fault] = []
     for path in sorted(p for room in ROOMS for p in (root / room).rglob("*.py")):
-        if path.is_symlink() or any(parent.is_symlink() for parent in path.parents):
-            continue  # packprep/loaders is loaders
         source = path.read_text()
         sites = _Sites(str(path.relative_to(root)), source)
         sites.visit(ast.parse(source))
@@ -177,80 +166,28 @@ def draw(root: Path, seed: int, count: int) -> list[Fault]:
     return chosen
 
 
-def _functions(tree: ast.AST) -> Iterator[tuple[str, int, int]]:
-    def walk(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                inner = (*names, child.name)
-                yield ".".join(inner), child.lineno, child.end_lineno or child.lineno
-                yield from walk(child, inner)
-
-    yield from walk(tree, ())
-
-
 class Tree:
     """A working tree, and which of its tests touch which line."""
 
-    def __init__(self, root: Path, contexts: Path, marks: str, pytest: list[str]) -> None:
-        self.root, self.pytest = root, pytest
-        self._touched: dict[str, dict[int, set[int]]] = {}
-        self._data = sqlite3.connect(contexts)
-        collected = self._collected(marks)
-        self._tests: dict[int, str] = {}
-        for number, context in self._data.execute("select id, context from context"):
-            test = context.rpartition("|")[0]
-            if test in collected:
-                self._tests[number] = test
+    def __init__(self, root: Path, contexts: Path, marks: str) -> None:
+        self.root = root
+        self._touched: dict[str, dict[int, set[str]]] = defaultdict(dict)
         self._width: dict[str, int] = defaultdict(int)  # files that a test touches
-        for number, files in self._data.execute(
-            "select context_id, count(distinct file_id) from arc group by context_id"
-        ):
-            if number in self._tests:
-                self._width[self._tests[number]] += files
+        collected, data = self._collected(marks), CoverageData(str(contexts))
+        data.read()
+        for path in data.measured_files():
+            tests = {
+                line: {context.rpartition("|")[0] for context in found} & collected
+                for line, found in data.contexts_by_lineno(path).items()
+            }
+            self._touched[os.path.relpath(os.path.realpath(path), root)] = tests
+            for test in set().union(*tests.values()):
+                self._width[test] += 1
 
     def _collected(self, marks: str) -> set[str]:
         command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", marks]
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
         return {line for line in done.stdout.splitlines() if "::" in line}
-
-    def place(self, fault: Fault) -> Fault | None:
-        """The fault where it is in this tree; None if its line is gone."""
-        path = self.root / fault.path
-        if not path.exists():
-            return None
-        source = path.read_text()
-        spans = [(1, len(source.splitlines()))]
-        if fault.function:
-            tree = ast.parse(source)
-            spans = [(a, b) for name, a, b in _functions(tree) if name == fault.function]
-        lines = source.splitlines()
-        for start, end in spans:
-            for number in range(start, end + 1):
-                if lines[number - 1].strip() == fault.text:
-                    return fault._replace(line=number)
-        return None
-
-    def _lines(self, path: str) -> dict[int, set[int]]:
-        """Contexts of each line of a file that a test touched."""
-        if path not in self._touched:
-            touched: dict[int, set[int]] = defaultdict(set)
-            query = (
-                "select a.context_id, a.fromno, a.tono from arc a join file f on f.id = a.file_id"
-                " where f.path like ?"
-            )
-            for number, *ends in self._data.execute(query, (f"%/{path}",)):
-                for line in ends:
-                    if line > 0 and number in self._tests:
-                        touched[line].add(number)
-            bits = (
-                "select b.context_id, b.numbits from line_bits b join file f on f.id = b.file_id"
-                " where f.path like ?"
-            )
-            for number, numbits in self._data.execute(bits, (f"%/{path}",)):
-                for line in numbits_to_nums(numbits) if number in self._tests else ():
-                    touched[line].add(number)
-            self._touched[path] = touched
-        return self._touched[path]
 
     def tests(self, fault: Fault) -> list[str]:
         """Tests that touch the line of a fault, the most special first.
@@ -258,56 +195,39 @@ class Tree:
         A compiled kernel, and what ran in another process, has no contexts: then the tests that
         touch a line which names the function, or else those that touch its file.
         """
-        lines = self._lines(fault.path)
-        numbers = set(lines.get(fault.line, set()))
-        name, seen = fault.function.rpartition(".")[2], set[str]()
-        while not numbers and name and name not in seen:
-            seen.add(name)
-            numbers, name = self._callers(name)
-        if not numbers:
-            numbers = set().union(*lines.values())
-        names = {self._tests[number] for number in numbers}
-        return sorted(names, key=lambda test: (self._width[test], test))
+        lines = self._touched[fault.path]
+        found = lines.get(fault.line) or self._callers(fault.function.rpartition(".")[2])
+        found = found or set().union(*lines.values())
+        return sorted(found, key=lambda test: (self._width[test], test))
 
-    def _callers(self, name: str) -> tuple[set[int], str]:
-        """Contexts of the lines that name a function, and one function that they stand in."""
-        found, outer = set[int](), ""
-        for path in sorted(p for room in ROOMS for p in (self.root / room).rglob("*.py")):
-            source = path.read_text()
-            if not re.search(rf"\b{name}\b", source):
-                continue
-            functions = list(_functions(ast.parse(source)))
-            touched = self._lines(str(path.relative_to(self.root)))
-            for number, line in enumerate(source.splitlines(), 1):
-                if re.search(rf"\b{name}\b", line) and not line.lstrip().startswith(
-                    ("def ", "import ", "from ")
-                ):
+    def _callers(self, name: str) -> set[str]:
+        """Tests that touch the lines that name a function."""
+        found = set[str]()
+        for path in sorted(p for room in ROOMS for p in (self.root / room).rglob("*.py") if name):
+            touched = self._touched[str(path.relative_to(self.root))]
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if re.search(rf"\b{name}\b", line) and not re.match(r"\s*(def|import|from) ", line):
                     found |= touched.get(number, set())
-                    inside = [n for n, start, end in functions if start <= number <= end]
-                    outer = inside[-1].rpartition(".")[2] if inside else outer
-        return found, outer
+        return found
 
     def try_fault(
         self, fault: Fault, seconds: float, without: Collection[str] = ()
     ) -> tuple[str, str]:
-        """("found", the test), ("missed", ""), or ("gone", "")."""
-        placed = self.place(fault)
-        if placed is None:
-            return "gone", ""
-        tests = [test for test in self.tests(placed) if test not in without]
-        path = self.root / placed.path
+        """("found", the test), or ("missed", "")."""
+        path = self.root / fault.path
         sound = path.read_bytes()
         lines = sound.decode().splitlines(keepends=True)
-        line = lines[placed.line - 1]
-        at = len(line) - len(line.lstrip()) + placed.column
-        assert line[at : at + len(placed.old)] == placed.old, placed
-        lines[placed.line - 1] = line[:at] + placed.new + line[at + len(placed.old) :]
+        line, at = lines[fault.line - 1], fault.column
+        tests = [test for test in self.tests(fault) if test not in without]
+        if not tests:
+            return "missed", ""
+        lines[fault.line - 1] = line[:at] + fault.new + line[at + len(fault.old) :]
         try:
             path.write_text("".join(lines))
             code, failed = self._run(["-x", *tests[:MOST_TESTS]], seconds)
         finally:
             path.write_bytes(sound)
-        if not tests or code in (0, None):
+        if code in (0, None):
             return "missed", ""
         return "found", failed[0] if failed else "import"
 
@@ -320,7 +240,7 @@ class Tree:
         """Exit code, None if the time was up, and the tests that failed."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE"]
         process = subprocess.Popen(
-            [*command, *self.pytest, *arguments],
+            [*command, *arguments],
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -351,48 +271,29 @@ def _used(group: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-@click.group(help=__doc__.partition("\n")[0])
-def main() -> None:
-    """Run one of the commands below."""
-
-
-@main.command("draw")
-@click.option("--seed", default=1, show_default=True, help="Of the choice.")
-@click.option("--count", default=200, show_default=True, help="Number of faults.")
-def draw_command(seed: int, count: int) -> None:
-    """Choose faults; JSON to stdout."""
-    print(json.dumps([fault._asdict() for fault in draw(Path.cwd(), seed, count)], indent=0))
-
-
-@main.command()
-@click.argument("faults", type=click.Path(exists=True, path_type=Path))
+@click.command(help=__doc__)
 @click.option(
     "--contexts", required=True, type=click.Path(exists=True, path_type=Path), help="Of coverage."
 )
+@click.option("--seed", default=1, show_default=True, help="Of the choice.")
+@click.option("--count", default=200, show_default=True, help="Number of faults.")
 @click.option("--marks", default="", help='Tests to use, as in pytest -m ("not long").')
-@click.option("--pytest", "arguments", default="", help="More arguments of pytest.")
 @click.option("--seconds", default=60.0, show_default=True, help="Of CPU, for each fault.")
 @click.option("--part", default="1/1", show_default=True, help="i/n: every n-th fault.")
-@click.option("--first", default=0, help="Leave out the faults before this one.")
-def run(
-    faults: Path, contexts: Path, marks: str, arguments: str, seconds: float, part: str, first: int
-) -> None:
-    """Try faults on the tests; a line of JSON for each, the last one of a fault counts."""
-    tree = Tree(Path.cwd(), contexts, marks, arguments.split())
+def main(contexts: Path, seed: int, count: int, marks: str, seconds: float, part: str) -> None:
+    tree, faults = Tree(Path.cwd(), contexts, marks), draw(Path.cwd(), seed, count)
     number_of, parts = map(int, part.split("/"))
-    rows = json.loads(faults.read_text())
     unsound, found = set[str](), dict[int, str]()
 
     def try_one(number: int) -> None:
         started = time.monotonic()
-        result, test = tree.try_fault(Fault(**rows[number]), seconds, unsound)
+        result, test = tree.try_fault(faults[number], seconds, unsound)
         found[number] = test
-        took = round(time.monotonic() - started, 1)
-        print(json.dumps({"fault": number, "result": result, "test": test, "s": took}), flush=True)
+        row = {"fault": number, **faults[number]._asdict(), "result": result, "test": test}
+        print(json.dumps(row | {"s": round(time.monotonic() - started, 1)}), flush=True)
 
-    for number in range(number_of - 1, len(rows), parts):
-        if number >= first:
-            try_one(number)
+    for number in range(number_of - 1, len(faults), parts):
+        try_one(number)
     while more := tree.unsound({test for test in found.values() if "::" in test} - unsound):
         unsound |= more
         for number in [number for number, test in found.items() if test in more]:

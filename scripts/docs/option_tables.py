@@ -1,22 +1,13 @@
-r"""Writes the tables of docs/next/options.md: the options of a build, by headings of its help.
-
-\b
-python scripts/docs/option_tables.py            writes them
-python scripts/docs/option_tables.py --check    exits 1 if the page has others
-"""
+"""`python scripts/docs/option_tables.py` writes the tables of docs/options.md: those of a build."""
 
 import re
-import sys
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, get_args
 
-import click
+from packprep.config.options import GROUPS, BuildConfig
 
-from packprep.next.cli.options import GROUPS
-from packprep.next.config.options import BuildConfig
-
-PAGE = Path(__file__).parents[2] / "docs" / "next" / "options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 BEGIN, END = "<!-- options -->\n", "<!-- end of options -->"
 MORE = "Only in YAML and Python"
 
@@ -53,15 +44,5 @@ def with_tables(page: str) -> str:
     return re.sub(rf"({BEGIN}).*?({END})", lambda m: m[1] + tables() + m[2], page, flags=re.S)
 
 
-@click.command(help=__doc__)
-@click.option("--check", is_flag=True, help="Write nothing.")
-def main(check: bool) -> None:
-    page = PAGE.read_text()
-    made = with_tables(page)
-    if made != page and not check:
-        PAGE.write_text(made)
-    sys.exit(made != page and check)
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(with_tables(PAGE.read_text()))

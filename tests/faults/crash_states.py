@@ -4,67 +4,34 @@ A kill loses nothing that was written; a power cut loses what was not synced, an
 not be a prefix of what was done. Which parts may be there without which others is the file system's
 "persistence properties", as T. S. Pillai et al. call them in "All File Systems Are Not Created
 Equal: On the Complexity of Crafting Crash-Consistent Applications" (ALICE, OSDI 2014,
-https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai). `MODELS` follow
-its rules and, for ext4, the kernel's Documentation/admin-guide/ext4.rst. Where these leave room, a
-model allows the state: it may allow some that no disk ever shows, and must not miss one.
+https://www.usenix.org/conference/osdi14/technical-sessions/presentation/pillai). A model may allow
+states that no disk ever shows, and must not miss one.
 
 Common to all models, and all that POSIX promises: fsync of a file keeps its bytes and its size,
 fsync of a directory keeps the names in it, and a step that changes names (a rename, even an
 exchange, a link, an unlink, a mkdir) is there whole or not at all. Bytes are written in blocks of
 4 kB, in any order where a model does not say otherwise.
 
-killed      SIGKILL: all that was done is there, with any file system.
-ordered     ext4, data=ordered: names change in the order of the calls, by a journal. The size of a
-            file grows only over bytes that are there ("append -> append"), but names may be there
-            before these bytes, because blocks are allocated late. A rename over an existing file
-            brings the bytes of the new one (`auto_da_alloc`).
-writeback   ext4, data=writeback: as ordered, but the size does not wait for the bytes. Blocks may
-            hold zeros or what was on the disk before, and a rename brings nothing.
-xfs         XFS: names in order, late allocation, no rule for renames. Blocks that did not reach
-            the disk read as zeros, never as something else.
-unordered   Names change in any order, also across directories, but for the changes of one name, as
-            the study saw of btrfs; bytes as with writeback. What holds here rests on no order at
-            all, only on syncs.
+killed     SIGKILL: all that was done is there, with any file system.
+journal    Names change in the order of the calls, as with ext4 and XFS. Bytes come late: blocks
+           that did not reach the disk hold zeros or what was on it before, a file may have its
+           size without them, and a rename brings nothing. What ext4's data=ordered and its
+           auto_da_alloc promise beyond that leaves fewer states, all of them among these.
+unordered  Names change in any order, also across directories, but for the changes of one name, as
+           the study saw of btrfs; bytes as with a journal. What holds here rests on no order at
+           all, only on syncs.
 """
 
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from .recording import Cut, Naming, Node, Recording, Sync, Tree, Write, apply, put, tree
 
 BLOCK = 4096
-
-
-@dataclass(frozen=True)
-class Model:
-    """The rules of a file system.
-
-    loses: what was not synced may be lost. ordered_names: names change in the order of the calls.
-    size_after_data: a file never has a size whose bytes are missing. rename_flushes: a rename over
-    a file brings the new one's bytes. stale: blocks may hold what was on the disk before, not only
-    zeros.
-    """
-
-    loses: bool = True
-    ordered_names: bool = True
-    size_after_data: bool = False
-    rename_flushes: bool = False
-    stale: bool = False
-
-
-MODELS: Mapping[str, Model] = MappingProxyType(
-    {
-        "killed": Model(loses=False),
-        "ordered": Model(size_after_data=True, rename_flushes=True),
-        "writeback": Model(stale=True),
-        "xfs": Model(),
-        "unordered": Model(ordered_names=False, stale=True),
-    }
-)
+MODELS = ("killed", "journal", "unordered")
 
 
 @dataclass(frozen=True)
@@ -82,7 +49,12 @@ class CrashState:
 
     @property
     def digest(self) -> str:
-        return tree_digest(self.files)
+        """Digest of names and contents, hex."""
+        digest = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            size = -1 if content is None else len(content)
+            digest.update(f"{name}\0{size}\0".encode() + (content or b""))
+        return digest.hexdigest()
 
     @property
     def over(self) -> bool:
@@ -90,15 +62,6 @@ class CrashState:
 
     def __str__(self) -> str:
         return f"{self.model}, step {self.steps} of {self.of}"
-
-
-def tree_digest(files: Tree) -> str:
-    """Digest of names and contents, hex."""
-    digest = hashlib.sha256()
-    for name, content in sorted(files.items()):
-        size = -1 if content is None else len(content)
-        digest.update(f"{name}\0{size}\0".encode() + (content or b""))
-    return digest.hexdigest()
 
 
 def crash_states(recording: Recording, seed: int) -> Iterator[CrashState]:
@@ -111,12 +74,12 @@ def crash_states(recording: Recording, seed: int) -> Iterator[CrashState]:
     total = len(recording.steps)
     blocks = _blocks(recording)
     while total:
-        for name, model in MODELS.items():
+        for model in MODELS:
             late = draw.random() < 1 / 3
             done = draw.randint(total - total // 8, total) if late else draw.randint(1, total)
             done = total if draw.random() < 1 / 6 else done
             files = _Cut(recording, done, model, draw, blocks).files()
-            yield CrashState(files, name, done, total)
+            yield CrashState(files, model, done, total)
 
 
 def _blocks(recording: Recording) -> list[bytes]:
@@ -129,13 +92,13 @@ def _blocks(recording: Recording) -> list[bytes]:
 
 
 class _Cut:
-    """One power cut, after so many steps."""
+    """One kill or power cut, after so many steps."""
 
     def __init__(
         self,
         recording: Recording,
         done: int,
-        model: Model,
+        model: str,
         draw: random.Random,
         blocks: Sequence[bytes],
     ) -> None:
@@ -148,7 +111,7 @@ class _Cut:
 
     def files(self) -> Tree:
         nodes = {number: node.copy() for number, node in self._recording.nodes.items()}
-        if not self._model.loses:
+        if self._model == "killed":
             for step in self._steps:
                 apply(nodes, step)
             return tree(nodes)
@@ -160,68 +123,50 @@ class _Cut:
         return tree(nodes)
 
     def _kept(self) -> set[int]:
-        """Numbers of the steps on names and sizes that reached the disk."""
-        steps = [
-            number for number, step in enumerate(self._steps) if isinstance(step, Naming | Cut)
-        ]
-        safe = {number for number in steps if self._is_synced(number)}
-        how = self._draw.choice(("none", "all", "some", "some"))
-        if self._model.ordered_names:
-            least = max(safe, default=-1)
-            more = [number for number in steps if number > least]
-            count = {"none": 0, "all": len(more)}.get(how, self._draw.randint(0, len(more)))
-            return {number for number in steps if number <= least} | set(more[:count])
-        chance = {"none": 0.0, "all": 1.0}.get(how, self._draw.choice((0.2, 0.5, 0.8, 0.95)))
-        kept = {number for number in steps if number in safe or self._draw.random() < chance}
-        return self._with_earlier(steps, kept, safe)
-
-    def _with_earlier(self, steps: Sequence[int], kept: set[int], safe: set[int]) -> set[int]:
-        """Drop steps whose name changed before in a step that is lost; add what synced ones need.
+        """Numbers of the steps on names and sizes that reached the disk.
 
         Changes of one name, or of one file's size, keep their order.
         """
-        before: dict[object, list[int]] = defaultdict(list)
-        needs: dict[int, set[int]] = {}
-        for number in steps:
-            step = self._steps[number]
-            keys: list[object] = (
-                [(entry.directory, entry.name) for entry in step.entries]
-                if isinstance(step, Naming)
-                else [step.node]
-            )
-            needs[number] = {earlier for key in keys for earlier in before[key][-1:]}
-            for key in keys:
-                before[key].append(number)
-        for number in reversed(steps):
-            if number in safe:
-                safe |= needs[number]
-        kept = kept | safe
-        for number in steps:
-            if number in kept and not needs[number] <= kept:
-                kept.discard(number)
+        keys, safe = dict[int, set[object]](), set[int]()
+        for number, step in enumerate(self._steps):
+            if isinstance(step, Naming):
+                keys[number] = {(entry.directory, entry.name) for entry in step.entries}
+                nodes = [entry.directory for entry in step.entries]
+            elif isinstance(step, Cut):
+                keys[number], nodes = {step.node}, [step.node]
+            else:
+                continue
+            if any(self._synced.get(node, -1) > number for node in nodes):
+                safe.add(number)
+        how = self._draw.choice(("none", "all", "some", "some"))
+        if self._model == "journal":
+            least = max(safe, default=-1)
+            more = [number for number in keys if number > least]
+            count = {"none": 0, "all": len(more)}.get(how, self._draw.randint(0, len(more)))
+            return {number for number in keys if number <= least} | {*more[:count]}
+        needed = set[object]()
+        for number in reversed(keys):
+            if number in safe or keys[number] & needed:
+                safe.add(number)
+                needed |= keys[number]
+        chance = {"none": 0.0, "all": 1.0}.get(how, self._draw.choice((0.2, 0.5, 0.8, 0.95)))
+        kept, lost = set[int](), set[object]()
+        for number in keys:
+            if number in safe or (self._draw.random() < chance and not keys[number] & lost):
+                kept.add(number)
+            else:
+                lost |= keys[number]
         return kept
-
-    def _is_synced(self, number: int) -> bool:
-        """True if a sync after a step has brought it to the disk."""
-        step = self._steps[number]
-        if isinstance(step, Naming):
-            return any(self._synced.get(entry.directory, -1) > number for entry in step.entries)
-        return isinstance(step, Cut) and self._synced.get(step.node, -1) > number
 
     def _write(self, nodes: dict[int, Node], kept: set[int]) -> None:
         """Give each file the bytes that reached the disk."""
-        flushed: dict[int, int] = {}  # by file: a step before which all its bytes are there
         pending: dict[int, list[Write]] = defaultdict(list)
         lost: set[int] = set()  # files whose later writes follow a cut that is lost
-        for number, step in enumerate(self._steps):
-            if isinstance(step, Naming) and number in kept and step.replaces is not None:
-                flushed |= {step.replaces: number} if self._model.rename_flushes else {}
         mood = self._draw.choice(("gone", "zeros", "there", "mixed", "mixed"))
         for number, step in enumerate(self._steps):
             if not isinstance(step, Write | Cut) or step.node in lost:
                 continue
-            last = max(self._synced.get(step.node, -1), flushed.get(step.node, -1))
-            if number < last:
+            if number < self._synced.get(step.node, -1):
                 apply(nodes, step)
             elif isinstance(step, Write):
                 pending[step.node].append(step)
@@ -243,25 +188,25 @@ class _Cut:
             mood = self._draw.choice(("gone", "zeros", "there", "short", "torn"))
         pieces = [piece for write in writes for piece in _pieces(write)]
         start = len(content)
-        ends = [end for offset, data in pieces if (end := offset + len(data)) > start]
-        size = max(ends, default=0)
-        if ends and (mood in ("short", "torn") or self._model.size_after_data):
-            size = {"gone": 0, "there": size}.get(mood, self._draw.choice((0, *ends)))
+        ends = [0, *(offset + len(data) for offset, data in pieces)]
+        size = 0 if mood == "gone" else max(ends)
+        if mood in ("short", "torn"):
+            size = self._draw.choice(ends)
         chance = {"there": 1.0, "short": 1.0, "torn": 0.5}.get(mood, 0.0)
         reached: dict[int, bool] = {}  # by number of a block
         for offset, data in pieces:
             grows = offset + len(data) > start
             there = reached.setdefault(offset // BLOCK, self._draw.random() < chance)
-            if grows and (mood == "gone" or offset + len(data) > size):
+            if grows and offset + len(data) > size:
                 continue
-            if there or (grows and self._model.size_after_data):
+            if there:
                 put(content, offset, data)
             elif grows:
                 put(content, offset, self._never_written(offset, len(data)))
 
     def _never_written(self, offset: int, size: int) -> bytes:
         """Bytes that a block reads as if it did not reach the disk."""
-        if self._model.stale and offset % BLOCK == 0 and self._blocks and self._draw.random() < 0.5:
+        if offset % BLOCK == 0 and self._blocks and self._draw.random() < 0.5:
             return self._draw.choice(self._blocks)[:size].ljust(size, b"\0")
         return bytes(size)
 

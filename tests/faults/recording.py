@@ -9,8 +9,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from ctypes import CDLL, c_char_p
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,13 +46,6 @@ class Naming(NamedTuple):
 
     entries: tuple[Entry, ...]
 
-    @property
-    def replaces(self) -> int | None:
-        """The file that is renamed over another one."""
-        if len(self.entries) == 2 and self.entries[0].new is None:
-            return self.entries[1].new if self.entries[1].old is not None else None
-        return None
-
 
 class Write(NamedTuple):
     node: int
@@ -72,7 +64,6 @@ class Sync(NamedTuple):
     """fsync of a file or a directory."""
 
     node: int
-    path: str
 
 
 Step = Naming | Write | Cut | Sync
@@ -84,38 +75,100 @@ class Recording:
 
     nodes: dict[int, Node]
     steps: tuple[Step, ...]
-    before: Tree
     after: Tree
 
-    def without_syncs(self, pattern: str) -> "Recording":
-        """The recording of a command that does not sync files and directories of a pattern."""
-        kept = (s for s in self.steps if not (isinstance(s, Sync) and fnmatch(s.path, pattern)))
-        return replace(self, steps=tuple(kept))
+    @property
+    def before(self) -> Tree:
+        return tree(self.nodes)
 
 
 class Recorder:
-    """Arms the recorder in a forked process and in those that it starts."""
+    """Arms the recorder in a forked process and in those that it starts; replays its log."""
 
     def __init__(self, log: Path, under: Path) -> None:
-        self.log, self.under = log, under
+        self._log, self._under = log, under
         log.write_bytes(bytes(_LOCK))
-        self._nodes, self._numbers = _nodes_on_disk(under)
+        self._begun, self._numbers = _nodes_on_disk(under)
+        self._nodes = {number: node.copy() for number, node in self._begun.items()}
+        self._steps: list[Step] = []
 
     def arm(self) -> None:
-        os.environ |= {"RECORD_LOG": str(self.log), "RECORD_UNDER": str(self.under)}
-        CDLL(None).record_arm(c_char_p(os.fsencode(self.log)), c_char_p(os.fsencode(self.under)))
+        os.environ |= {"RECORD_LOG": str(self._log), "RECORD_UNDER": str(self._under)}
+        paths = (c_char_p(os.fsencode(path)) for path in (self._log, self._under))
+        CDLL(None).record_arm(*paths)
 
     def recording(self) -> Recording:
-        """The steps so far. AssertionError if they do not explain what is on the disk."""
-        started = {number: node.copy() for number, node in self._nodes.items()}
-        replay = _Replay(self.under, started, self._numbers)
-        for record in _records(self.log):
-            replay.take(*record)
-        for number, node in replay.created.items():
-            self._nodes[number] = node
-        after = tree(replay.nodes)
-        assert after == read_tree(self.under), "the recorder has missed a call"
-        return Recording(self._nodes, tuple(replay.steps), tree(self._nodes), after)
+        """What was done. AssertionError if it does not explain what is on the disk."""
+        for record in _records(self._log):
+            self._take(*record)
+        after = tree(self._nodes)
+        assert after == read_tree(self._under), "the recorder has missed a call"
+        return Recording(self._begun, tuple(self._steps), after)
+
+    def _take(self, kind: str, inode: int, number: int, one: bytes, two: bytes) -> None:
+        if kind == "O":
+            self._open(one, inode, number)
+        elif kind == "w":
+            self._do(Write(self._numbers[inode], number, one))
+        elif kind == "t":
+            self._cut(self._numbers[inode], number)
+        elif kind == "s":
+            self._do(Sync(self._at(one) if one else self._numbers[inode]))
+        elif kind == "m":
+            self._name(one, self._new(Node(entries={})))
+        elif kind == "l":
+            self._name(two, self._at(one))
+        elif kind in "ud":
+            self._name(one, None)
+        elif kind == "r":
+            self._rename(one, two, bool(number))
+        else:
+            raise AssertionError(f"{one.decode()} is written through shared memory")
+
+    def _open(self, path: bytes, inode: int, flags: int) -> None:
+        known = self._known(*self._entry(path))
+        if known is None:
+            known = self._new(Node())
+            self._name(path, known)
+        self._numbers[inode] = known
+        if flags & os.O_TRUNC:
+            self._cut(known, 0)
+
+    def _known(self, directory: int, name: str) -> int | None:
+        return (self._nodes[directory].entries or {}).get(name)
+
+    def _cut(self, number: int, size: int) -> None:
+        if len(self._nodes[number].content) != size:
+            self._do(Cut(number, size))
+
+    def _rename(self, one: bytes, two: bytes, exchange: bool) -> None:
+        old, new = self._entry(one), self._entry(two)
+        moved, target = self._at(one), self._known(*new)
+        left = Entry(*old, moved, target if exchange else None)
+        self._do(Naming((left, Entry(*new, target, moved))))
+
+    def _name(self, path: bytes, new: int | None) -> None:
+        entry = self._entry(path)
+        self._do(Naming((Entry(*entry, self._known(*entry), new),)))
+
+    def _do(self, step: Step) -> None:
+        self._steps.append(step)
+        apply(self._nodes, step)
+
+    def _new(self, node: Node) -> int:
+        number = len(self._nodes)
+        self._nodes[number], self._begun[number] = node, node.copy()
+        return number
+
+    def _entry(self, path: bytes) -> tuple[int, str]:
+        folder, name = os.path.split(path)
+        return self._at(folder), os.fsdecode(name)
+
+    def _at(self, path: bytes) -> int:
+        number = ROOT
+        for name in Path(os.path.relpath(os.fsdecode(path), self._under)).parts:
+            number = (self._nodes[number].entries or {})[name]
+        return number
 
 
 def tree(nodes: dict[int, Node], number: int = ROOT, path: str = "") -> Tree:
@@ -178,102 +231,6 @@ def _records(log: Path) -> Iterator[tuple[str, int, int, bytes, bytes]]:
         middle, end = start + lengths[0], start + sum(lengths)
         yield kind.decode(), inode, number, content[start:middle], content[middle:end]
         place = end
-
-
-class _Replay:
-    """The tree while a recording is replayed."""
-
-    def __init__(self, under: Path, nodes: dict[int, Node], numbers: dict[int, int]) -> None:
-        self._under, self._numbers = under, dict(numbers)
-        self.nodes = nodes
-        self.created: dict[int, Node] = {}
-        self.steps: list[Step] = []
-
-    def take(self, kind: str, inode: int, number: int, one: bytes, two: bytes) -> None:
-        if kind == "O":
-            self._open(one, inode, number)
-        elif kind == "w":
-            self._do(Write(self._numbers[inode], number, one))
-        elif kind == "t":
-            self._cut(self._numbers[inode], number)
-        elif kind == "s" and one:
-            self._do(Sync(self._at(one), self._relative(one)))
-        elif kind == "s":
-            self._do(Sync(self._numbers[inode], self._name_of(self._numbers[inode])))
-        elif kind == "m":
-            self._name(one, self._new(Node(entries={})))
-        elif kind == "l":
-            self._name(two, self._at(one))
-        elif kind in "ud":
-            self._name(one, None)
-        elif kind == "r":
-            self._rename(one, two, bool(number))
-        else:
-            raise AssertionError(f"{one.decode()} is written through shared memory")
-
-    def _open(self, path: bytes, inode: int, flags: int) -> None:
-        known = self._known(*self._entry(path))
-        if known is None:
-            known = self._new(Node())
-            self._name(path, known)
-        self._numbers[inode] = known
-        if flags & os.O_TRUNC:
-            self._cut(known, 0)
-
-    def _known(self, directory: int, name: str) -> int | None:
-        return (self.nodes[directory].entries or {}).get(name)
-
-    def _cut(self, number: int, size: int) -> None:
-        if len(self.nodes[number].content) != size:
-            self._do(Cut(number, size))
-
-    def _rename(self, one: bytes, two: bytes, exchange: bool) -> None:
-        old, new = self._entry(one), self._entry(two)
-        moved, target = self._at(one), self._known(*new)
-        left = Entry(*old, moved, target if exchange else None)
-        self._do(Naming((left, Entry(*new, target, moved))))
-
-    def _name(self, path: bytes, new: int | None) -> None:
-        entry = self._entry(path)
-        self._do(Naming((Entry(*entry, self._known(*entry), new),)))
-
-    def _do(self, step: Step) -> None:
-        self.steps.append(step)
-        apply(self.nodes, step)
-
-    def _new(self, node: Node) -> int:
-        number = len(self.nodes)
-        self.nodes[number] = node
-        self.created[number] = node.copy()
-        return number
-
-    def _relative(self, path: bytes) -> str:
-        return os.path.relpath(os.fsdecode(path), self._under)
-
-    def _entry(self, path: bytes) -> tuple[int, str]:
-        folder, name = os.path.split(self._relative(path))
-        return self._walk(folder), name
-
-    def _at(self, path: bytes) -> int:
-        return self._walk(self._relative(path))
-
-    def _walk(self, path: str) -> int:
-        number = ROOT
-        for name in path.split("/"):
-            if name not in ("", "."):
-                number = (self.nodes[number].entries or {})[name]
-        return number
-
-    def _name_of(self, number: int) -> str:
-        """Path of a file, for people; "" if it has no name any more."""
-        waiting = [(ROOT, "")]
-        while waiting:
-            folder, path = waiting.pop()
-            for name, child in (self.nodes[folder].entries or {}).items():
-                if child == number:
-                    return path + name
-                waiting.append((child, f"{path}{name}/"))
-        return ""
 
 
 def apply(nodes: dict[int, Node], step: Step) -> None:

@@ -15,17 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_PUBLISHED = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]
-PAGES = [ROOT / "README.md", *sorted(path for path in _PUBLISHED if path.parent.name != "next")]
-
-SHELL = ("sh", "bash", "shell", "zsh")
+_SHELL = ("sh", "bash", "shell", "zsh")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<marks>`{3,}|~{3,})(?P<language>[\w+-]*)(?P<rest>.*)$")
-_ATTRIBUTE = re.compile(r'\s+([\w-]+)="([^"]*)"')
-_KNOWN = {
-    "console": {"not-run", "output", "exit"},
-    "text": {"output", "file", "not-run"},
-    "python": {"not-run", "file"},
-}
+_ATTRIBUTE = re.compile(r'\s+([\w-]+)="([^"]+)"')
+_KNOWN = {"console": {"not-run", "output", "exit"}, "text": {"output", "file"}}
 
 
 class PageError(AssertionError):
@@ -56,7 +49,7 @@ class Block:
     @property
     def is_code(self) -> bool:
         """True for shell and Python: what has to run, or say why it cannot."""
-        return self.language in ("console", "python", *SHELL)
+        return self.language in ("console", "python", *_SHELL)
 
     @property
     def why_not(self) -> str | None:
@@ -68,10 +61,10 @@ class Block:
         return self.attributes.get("file")
 
     def commands(self) -> list[Command]:
-        """The commands of a console block.
+        """The commands of a console block; of any other block none.
 
-        A line that begins with `$ ` begins a command. It goes on in lines that begin with `> `, and
-        behind a backslash. Any other line is output.
+        A line that begins with `$ ` begins a command. It continues in lines that begin with `> `,
+        and after a backslash. Any other line is output.
         """
         commands: list[Command] = []
         lines: list[str] = []  # of the command that is not complete yet
@@ -82,7 +75,8 @@ class Block:
             if lines:
                 commands.append(Command(start, "\n".join(lines), tuple(output)))
 
-        for number, line in enumerate(self.text.splitlines(), self.line + 1):
+        text = self.text if self.language == "console" else ""
+        for number, line in enumerate(text.splitlines(), self.line + 1):
             if line.startswith("$ "):
                 end()
                 lines, output, start = [line[2:]], [], number
@@ -98,12 +92,13 @@ class Block:
         return commands
 
 
-def blocks_of(markdown: str, page: str) -> list[Block]:
+def load(path: Path) -> list[Block]:
     """All fenced blocks of a page, in order; PageError for a fence that is not understood."""
+    page = path.relative_to(ROOT).as_posix()
     blocks: list[Block] = []
     opened: re.Match[str] | None = None
     start, lines = 0, list[str]()
-    for number, line in enumerate(markdown.splitlines(), 1):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
         if opened is None:
             opened = _FENCE.match(line)
             start, lines = number, []
@@ -120,60 +115,28 @@ def blocks_of(markdown: str, page: str) -> list[Block]:
 def _block(page: str, line: int, fence: re.Match[str], lines: list[str]) -> Block:
     language, rest = fence["language"], fence["rest"].rstrip()
     attributes = dict(_ATTRIBUTE.findall(rest))
-    if _ATTRIBUTE.sub("", rest):
-        raise PageError(f'{page}:{line}: {rest.strip()} is no attribute such as file="train.py"')
     known = _KNOWN.get(language, {"file", "not-run"})
-    if unknown := sorted(attributes.keys() - known):
-        raise PageError(
-            f"{page}:{line}: a {language} block has no {', '.join(unknown)}; it may have "
-            f"{', '.join(sorted(known))}"
-        )
-    if not attributes.get("not-run", "a reason").strip():
-        raise PageError(f"{page}:{line}: not-run names no reason")
+    if _ATTRIBUTE.sub("", rest) or attributes.keys() - known:
+        raise PageError(f"{page}:{line}: {rest.strip()} has more than {', '.join(sorted(known))}")
     return Block(page, line, language, attributes, "".join(f"{text}\n" for text in lines))
 
 
 def check_page(blocks: list[Block]) -> None:
     """Raise PageError for code that nothing runs although it gives no reason."""
     for place, block in enumerate(blocks):
-        if block.language == "console":
-            block.commands()
         if not block.is_code or block.why_not or block.language == "console":
             continue
-        if block.file is None:
-            if block.language in SHELL:
-                raise PageError(
-                    f'{block.where}: write ```console with "$ " before each command, file="..." or '
-                    'not-run="..."'
-                )
-            continue
-        imported = f"from {block.file.removesuffix('.py')} import "
-        if not any(
-            block.file in _words(later) or (later.is_code and imported in later.text)
-            for later in blocks[place + 1 :]
-        ):
-            raise PageError(f"{block.where}: no later console block runs {block.file}")
+        if block.file is None and block.language != "python":
+            raise PageError(f'{block.where}: write ```console, or give file="..." or not-run="..."')
+        if block.file is not None:
+            imported = f"from {block.file.removesuffix('.py')} import "
+            later = blocks[place + 1 :]
+            if not any(block.file in _words(each) or imported in each.text for each in later):
+                raise PageError(f"{block.where}: no later block runs {block.file}")
 
 
 def _words(block: Block) -> set[str]:
-    """Words of the commands that run; of FILE.py:FUNCTION the file."""
-    if block.language != "console" or block.why_not:
-        return set()
-    words: set[str] = set()
-    for command in block.commands():
-        try:
-            parts = shlex.split(command.text, comments=True)
-            words |= {part.partition(".py:")[0] + ".py" * (".py:" in part) for part in parts}
-        except ValueError:
-            words.update(command.text.split())
-    return words
-
-
-def load(path: Path) -> list[Block]:
-    """The blocks of a page of the documentation."""
-    return blocks_of(path.read_text(), name_of(path))
-
-
-def name_of(path: Path) -> str:
-    """The path of a page in the checkout."""
-    return path.relative_to(ROOT).as_posix()
+    """Words of the commands of a block that run; of FILE.py:FUNCTION the file."""
+    commands = [] if block.why_not else block.commands()
+    words = {word for command in commands for word in shlex.split(command.text, comments=True)}
+    return words | {f"{word.partition('.py:')[0]}.py" for word in words if ".py:" in word}

@@ -1,46 +1,23 @@
-"""Small inputs for tests: a byte-level BPE trained on a few lines, JSON lines, real data."""
+"""Small inputs for tests: a byte-level BPE trained on a few lines, rows of every kind."""
 
-import io
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import random
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import pyarrow as pa
-import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from packprep.config.build_config import BuildConfig
-from packprep.sources.formats.format import Wanted
-from packprep.sources.formats.raw_files import suffixes
-from packprep.sources.formats.registry import format_of
-from packprep.sources.formats.row_plan import row_plan
-from packprep.sources.reading import read_rows
-from packprep.sources.resolve import resolve
-from packprep.sources.source import Source
-from packprep.support.problems import READER_PROBLEM
-from packprep.support.progress import Silent
-
-from . import stand_ins
-
 ROOT = Path(__file__).parents[2]
-_SHARED = Path(os.environ.get("PACKPREP_TEST_DATA", ROOT.parent / "shared" / "data"))
-SHARED = _SHARED if _SHARED.exists() else stand_ins.data()
-REAL_TOKENIZERS = {
-    "gpt2": ("<|endoftext|>", "<|endoftext|>"),
-    "llama3_2": ("<|begin_of_text|>", "<|eot_id|>"),
-    "qwen3": (None, "<|im_end|>"),
-    "mistral_nemo": ("<s>", "</s>"),
-    "gemma2": ("<bos>", "<eos>"),
-    "t5_small": (None, "</s>"),
-    "bert_base_uncased": ("[CLS]", "[SEP]"),
-}
-"""Folders of real tokenizers below SHARED, with their BOS and EOS."""
-"""Real text and tokenizers where a checkout has them beside it; else some that are made here."""
+CHAT_TEMPLATE = (
+    "{%- set ns = namespace(last=-1) %}{%- for m in messages %}{%- if m.role == 'user' %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}{%- for m in messages %}"
+    "<s>{{ m.role }}\n{% if m.role == 'assistant' and m.reasoning_content "
+    "and loop.index0 > ns.last %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+)
+"""Keeps only the thought of the last turn, as the templates of reasoning models do."""
 
 _LINES = [
     "The cat sat on the mat, and the dog sat on the log.",
@@ -99,93 +76,24 @@ def texts(count: int, seed: int = 0) -> list[str]:
     ]
 
 
-def build_options(
-    folder: Path, files: Mapping[str, Iterable[Any]], **options: Any
-) -> dict[str, Any]:
-    """Options of a build of these files (name -> rows) into packs of 64 tokens.
-
-    Everything is in `folder`; the output is `out`.
-    """
-    return {
-        "sources": tuple(str(write_jsonl(folder / name, rows)) for name, rows in files.items()),
-        "output": str(folder / "out"),
-        "tokenizer": str(save_tokenizer(folder / "tokenizer")),
-        "max_length": 64,
-    } | options
+def chat_rows(count: int) -> list[dict[str, Any]]:
+    """Conversations of 1 to 3 turns; each answer has a thought."""
+    words, rows = texts(count * 3 + 1, seed=5), []
+    for row in range(count):
+        messages = [{"role": "system", "content": "Be short."}] if row % 5 == 0 else []
+        for turn in range(1 + row % 3):
+            answer = {"role": "assistant", "content": words[row * 3 + turn][:120] or "yes"}
+            answer["reasoning_content"] = f"thought {row} {turn}"
+            messages += [{"role": "user", "content": f"question {row} of {turn}"}, answer]
+        rows.append({"messages": messages})
+    return rows
 
 
-def tables_of(file: Any, name: str, **options: Any) -> Iterator[pa.Table]:
-    """Tables with column text, read from a file with this name and these uncompressed bytes."""
-    source = source_of(file, name)
-    wanted = Wanted(row_plan(BuildConfig(**options).parsing))
-    tables: Iterator[pa.Table] = source.format.tables(source, None, wanted)
-    return tables
+def pair_rows(count: int) -> list[dict[str, Any]]:
+    """Prompts with a better and a worse answer."""
+    draw, words = random.Random(3), " ".join(texts(20)).split()
 
+    def some(most: int) -> str:
+        return " ".join(draw.choices(words, k=draw.randrange(1, most)))
 
-def resolved(settings: BuildConfig, scratch: Path, *progress: Any) -> list[Source]:
-    """The sources of a build."""
-    return resolve(settings.reading, settings.parsing, settings.output, scratch, *progress)
-
-
-def rows_in(source: Source, settings: BuildConfig, *place: Any, **known: Any) -> Iterator[pa.Table]:
-    """Tables of a source, as a build reads them. place, known: of `read_rows`, `row_plan`."""
-    plan = row_plan(settings.parsing.of_source(source.reading), **known)
-    return read_rows(source, plan, *place)
-
-
-def source_of(file: Any, name: str) -> Any:
-    """A source with this name and these uncompressed bytes, which can be read once."""
-    kind = format_of(name)
-    assert kind is not None
-    source = mock.Mock(spec=Source(name, kind.name, name, 0, ""))
-    source.name, source.suffix, source.format = name, suffixes(name)[0], kind
-    source.plain.return_value = io.BufferedReader(file)
-    return source
-
-
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a reader, with reason and detail of a problem in one line."""
-    names = ["problem" if name == READER_PROBLEM else name for name in table.column_names]
-    rows = table.rename_columns(names).to_pylist()
-    return [row | {"problem": one_line(row["problem"])} for row in rows]
-
-
-def one_line(problem: Mapping[str, str] | None) -> str | None:
-    return None if problem is None else f"{problem['reason']}: {problem['detail']}"
-
-
-class RecordedProgress(Silent):
-    """Progress that records the lines of a build."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def expected_ids(
-    documents: Sequence[str], tokenizer: Tokenizer, bos: int | None, eos: int | None
-) -> list[list[int]]:
-    """Ids of each document by `tokenizers` alone, with BOS and EOS if there are any ids."""
-    tokenizer.encode_special_tokens = True
-    encodings = tokenizer.encode_batch(list(documents), add_special_tokens=False)
-    before, after = [[token] if token is not None else [] for token in (bos, eos)]
-    return [before + encoding.ids + after if encoding.ids else [] for encoding in encodings]
-
-
-@contextmanager
-def disk_fails(place: Any, name: str, calls: int = 0) -> Iterator[None]:
-    """Let the disk fail after this many calls of `place.name`, and expect that error."""
-    real, left = getattr(place, name), [calls]
-
-    def failing(*arguments: Any, **settings: Any) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(5, "Input/output error", "somewhere")
-        return real(*arguments, **settings)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, name, failing)
-        with pytest.raises(OSError, match="Input/output error"):
-            yield
+    return [{"prompt": some(6), "chosen": some(8), "rejected": some(8)} for _ in range(count)]

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -109,11 +108,3 @@ def _lines_called(path: Path, calls: Calls) -> Iterator[int]:
             continue
         if (name, first) in calls:
             yield from range(first, (node.end_lineno or first) + 1)
-
-
-def by_room(modules: dict[str, int]) -> Counter[str]:
-    """Lines by the package of the modules."""
-    rooms: Counter[str] = Counter()
-    for name, lines in modules.items():
-        rooms[name.rpartition("/")[0]] += lines
-    return rooms

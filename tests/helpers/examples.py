@@ -1,9 +1,5 @@
 """Numbers of random cases: the profile of hypothesis has one, and costly tests take a share."""
 
-from collections.abc import Iterable
-from typing import Any
-
-import pytest
 from hypothesis import HealthCheck, settings
 
 
@@ -24,11 +20,3 @@ def share_of_examples(divisor: int) -> int:
     Use it where one example is costly: `@settings(max_examples=share_of_examples(20))`.
     """
     return max(2, settings().max_examples // divisor)
-
-
-def long_but(short: Iterable[Any], values: Iterable[Any]) -> list[Any]:
-    """Parameters of which only those in `short` are part of the short run."""
-    few = [*short]
-    return [
-        value if value in few else pytest.param(value, marks=pytest.mark.long) for value in values
-    ]

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import datasets
 import numpy as np
 
-from packprep.loaders import PackedShards
-
 NO_LOSS = -100
 
 
@@ -28,26 +26,6 @@ class ReadPack(NamedTuple):
 
 
 Reader = Callable[[Path, str], list[ReadPack]]
-
-
-def stored_packs(source: Path, split: str, to: str = "parquet") -> list[ReadPack]:
-    """The packs of an output, as far as a format has them.
-
-    Some have no padding, so also no packs of only filler.
-    """
-    packs = []
-    for pack in PackedShards(source, split=split):
-        tokens, cu = pack.tokens.tolist(), pack.cu_seqlens.tolist()
-        labels = tokens if pack.labels is None else pack.labels.tolist()
-        segments = []
-        for (first, last), segment in zip(pairwise(cu), pack.segments(), strict=True):
-            size, is_filler = len(segment.tokens), segment.document_id == -1
-            if not (is_filler and to in WITHOUT_PADDING):
-                end = first + size if to in WITHOUT_PADDING else last
-                segments.append((tokens[first:end], [NO_LOSS, *labels[first + 1 : end]]))
-        if segments:
-            packs.append(pack_of(*map(list, zip(*segments, strict=True))))
-    return packs
 
 
 def pack_of(tokens: Sequence[list[int]], labels: Sequence[list[int]] | None = None) -> ReadPack:
@@ -80,10 +58,6 @@ def read_npy(directory: Path, split: str) -> list[ReadPack]:
         tuple(map(int, line.split(",")))
         for line in gzip.decompress((directory / f"{split}.csv.gz").read_bytes()).decode().split()
     ]
-    return npy_packs(directory, split, documents)
-
-
-def npy_packs(directory: Path, split: str, documents: Sequence[Any]) -> list[ReadPack]:
     record = json.loads((directory / "export.json").read_bytes())
     dtype = np.uint16 if record["data"]["vocab_size"] <= 1 << 16 else np.uint32
     tokens = np.fromfile(directory / f"{split}.npy", dtype).tolist()
@@ -100,34 +74,7 @@ def npy_packs(directory: Path, split: str, documents: Sequence[Any]) -> list[Rea
     return packs
 
 
-def read_mds(directory: Path, split: str) -> list[ReadPack]:
-    packs = []
-    for shard in json.loads((directory / split / "index.json").read_text())["shards"]:
-        content = (directory / split / shard["raw_data"]["basename"]).read_bytes()
-        assert len(content) == shard["raw_data"]["bytes"] <= shard["size_limit"]
-        (count,) = struct.unpack_from("<I", content)
-        assert count == shard["samples"]
-        offsets = struct.unpack_from(f"<{count + 1}I", content, 4)
-        assert offsets[-1] == len(content)
-        names, encodings = shard["column_names"], shard["column_encodings"]
-        for first, last in pairwise(offsets):
-            sizes = struct.unpack_from(f"<{len(names)}I", content, first)
-            at, sample = first + 4 * len(names), {}
-            for name, encoding, size in zip(names, encodings, sizes, strict=True):
-                width = 1 << (content[at] & 3)
-                assert content[at] >> 2 == 1, "one axis"
-                values = content[at + 1 + width : at + size]
-                sample[name] = np.frombuffer(values, encoding.removeprefix("ndarray:")).tolist()
-                assert len(sample[name]) == int.from_bytes(
-                    content[at + 1 : at + 1 + width], "little"
-                )
-                at += size
-            assert at == last
-            packs.append(mds_pack(sample))
-    return packs
-
-
-def mds_pack(sample: Any) -> ReadPack:
+def _by_boundaries(sample: Any) -> ReadPack:
     tokens = list(map(int, sample["tokens"]))
     labels = list(map(int, sample.get("labels", tokens)))
     parts = list(pairwise(map(int, sample["cu_seqlens"])))
@@ -201,7 +148,7 @@ def read_parquet(directory: Path, split: str) -> list[ReadPack]:
         tokens = row.get("tokens", row.get("input_ids"))
         ends = row.get("cu_seqlens") or [0, *np.cumsum(row["seq_lengths"]).tolist()]
         labels = row.get("labels", tokens)
-        packs.append(mds_pack({"tokens": tokens, "cu_seqlens": ends, "labels": labels}))
+        packs.append(_by_boundaries({"tokens": tokens, "cu_seqlens": ends, "labels": labels}))
     return packs
 
 
@@ -216,11 +163,8 @@ READERS: dict[str, Reader] = {
     "megatron": read_megatron,
     "megatron-bridge": read_megatron_bridge,
     "npy": read_npy,
-    "mds": read_mds,
     "trl": read_trl,
     "axolotl": read_axolotl,
     "llama-factory": read_llama_factory,
     "parquet": read_parquet,
 }
-WITHOUT_PADDING = ("megatron", "npy")
-"""Formats that have no padding and no filler."""

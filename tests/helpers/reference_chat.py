@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from packprep.chat.conversations import Message
+from packprep.chat.types import Message
 
 
 def trained_by_tokens(ids: Sequence[int], opening: Sequence[int], closing: int) -> list[bool]:

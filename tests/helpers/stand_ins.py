@@ -1,24 +1,12 @@
-"""Text and tokenizers like those of `../shared/data`, made of what every Python has.
+"""Tokenizers with the parts of well-known ones, and tokens that are trained on a few texts.
 
-The tokenizers have the pre-tokenizer, normalizer, post-processor and special tokens of well-known
-ones, and a few thousand tokens that are trained here. The text is the standard library, its
-documentation, and the same in made-up words of other scripts. All of it is made once, into
-`build/`, for every later run of the tests.
+Their pre-tokenizers, normalizers, post-processors and special tokens are those of the well-known
+ones; so are the chat templates of some.
 """
 
-import gzip
-import hashlib
 import json
 import re
-import shutil
-import sys
-import tempfile
-import unicodedata
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from importlib.metadata import version
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +22,6 @@ from tokenizers import (
     trainers,
 )
 
-from packprep.cli import sample_data
-
-ROOT = Path(__file__).parents[2]
 TEMPLATES = Path(__file__).with_name("templates")
 VOCABULARY = 4096
 
@@ -56,122 +41,6 @@ _DEEPSEEK = (
     "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+"
     "|\\s+(?!\\S)|\\s+"
 )
-
-
-@cache
-def data() -> Path:
-    """The folder, with `text` and `tokenizers`; made if this Python has none yet."""
-    parts = [Path(__file__), *sorted(TEMPLATES.iterdir()), Path(sample_data.__file__)]
-    digest = hashlib.sha256(f"{sys.version} {version('tokenizers')}".encode())
-    for part in parts:
-        digest.update(part.read_bytes())
-    folder = ROOT / "build" / f"stand-ins-{digest.hexdigest()[:16]}"
-    if not folder.exists():
-        from filelock import FileLock
-
-        folder.parent.mkdir(exist_ok=True)
-        with FileLock(f"{folder}.lock"):
-            if not folder.exists():
-                _make(folder)
-    return folder
-
-
-def _make(folder: Path) -> None:
-    """Write everything under another name first, so that a folder is complete."""
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix="stand-ins-"))
-    try:
-        corpora = _corpora()
-        (work / "text").mkdir()
-        for name, rows in corpora.items():
-            with gzip.open(work / "text" / f"{name}.jsonl.gz", "wt", compresslevel=1) as file:
-                for number, row in enumerate(rows):
-                    fields = {"text": row} if isinstance(row, str) else {"messages": row}
-                    file.write(json.dumps({"id": number} | fields) + "\n")
-        for name, make in TOKENIZERS.items():
-            save(make(_training(corpora)), name, work / "tokenizers" / name)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _corpora() -> dict[str, list[Any]]:
-    """Documents and conversations by the names that the tests use."""
-    code = list(sample_data._sources().values())
-    topics = [text for _, text in sample_data._topics()]
-    functions = list(sample_data._functions(sample_data._sources()))
-    blocks = [block for text in code for block in text.split("\n\n\n") if len(block) < 2000]
-    accents = str.maketrans("aeiocu", "àéîôçù")
-    return {
-        "books": ["\n\n".join(topics), *("\n".join(code[at :: len(code) // 8]) for at in range(3))],
-        "eips": topics,
-        "gsm8k": _up_to(5_000_000, blocks),
-        "peps": _up_to(8_000_000, code),
-        "pydocs_fr": _up_to(2_000_000, (text.translate(accents) for text in [*topics, *code])),
-        "pydocs_zh": _up_to(700_000, (_in_script(text, _CHINESE) for text in [*topics, *code])),
-        "sgd_chat": [
-            [{"role": turn["role"], "content": turn["content"][:400]} for turn in chat]
-            for chat in (
-                [turn for turn in chat if turn["role"] != "system"]
-                for chat in sample_data._chats(sample_data._spread(functions, 2500))
-            )
-        ],
-        "tldr": [
-            f"# {each.name}\n\n> {each.summary}\n\n`{each.signature}`\n" for each in functions
-        ],
-        "udhr": [
-            _in_script(topics[number % len(topics)][:4000], script)
-            for number, script in enumerate(_scripts())
-        ],
-    }
-
-
-def _up_to(size: int, texts: Iterable[str]) -> list[str]:
-    """The first texts, of this many characters together."""
-    kept: list[str] = []
-    for text in texts:
-        if size <= 0:
-            break
-        size -= len(text)
-        kept.append(text)
-    return kept
-
-
-_CHINESE = [chr(0x4E00 + number) for number in range(3000)]
-
-
-def _scripts() -> Iterator[list[str]]:
-    """Letters, marks and digits of each script that Unicode has names for, by its first word."""
-    scripts: dict[str, list[str]] = {}
-    for number in range(0x80, 0x20000):
-        character = chr(number)
-        if unicodedata.category(character)[0] in "LMN":
-            scripts.setdefault(unicodedata.name(character, "?").split()[0], []).append(character)
-    return (letters for name, letters in sorted(scripts.items()) if len(letters) >= 20)
-
-
-def _in_script(text: str, letters: Sequence[str]) -> str:
-    """The text in letters of another script; the same word gives the same letters."""
-
-    def word(latin: str) -> str:
-        if not latin.isalpha():
-            return latin
-        seed = zlib.crc32(latin.lower().encode())
-        return "".join(
-            letters[(seed >> 3 * at) % len(letters)] for at in range(1 + len(latin) // 2)
-        )
-
-    return "\n".join(" ".join(map(word, line.split(" "))) for line in text.split("\n"))
-
-
-def _training(corpora: dict[str, list[Any]]) -> list[str]:
-    """Text of each corpus, and the words of the tests' own conversations."""
-    texts = [
-        text[:3000]
-        for name, rows in corpora.items()
-        if name != "sgd_chat"
-        for text in islice(rows, 0, None, max(1, len(rows) // 60))
-    ]
-    return [*texts, *["hello\n\n\nhello you, hi there\n\n\nassistant\nuser\nsystem\n"] * 50]
 
 
 def _byte_level(

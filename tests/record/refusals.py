@@ -1,388 +1,320 @@
-"""Bad inputs of the record: files, rows, options and damaged outputs that are refused.
+"""Bad inputs, as one table: the command line, and the names and numbers that its error must have.
 
-The record has the exit code, the class of the error, and the files, rows, columns and figures that
-it names. Another edition may name more.
+Each of `CASES` ends with code 2 and a sentence.
 """
 
 import gzip
+import io
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import zstandard
 
-from tests.faults.kinds import FILES, FORMATS, flipped, whole
+from tests.helpers.corpus import texts
 
-from .running import Case
-from .setups import BASE, CHAT, IDS, PAIRS, PIECES
-
-Options = dict[str, Any]
-
-GOOD = whole(".jsonl")
-SPOKEN = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
-TEXT = {"bad.jsonl": GOOD}
+AT = 25  # number of the bad row among good ones
 
 
-def cases() -> list[Case]:
-    """All bad inputs, in the order of the record."""
-    made = [
-        *_rows(),
-        *_files(),
-        *_compressed(),
-        *_places(),
-        *_options(),
-        *_exclusions(),
-        *_conversations(),
-        *_ids(),
-        *_pieces(),
-        *_tokenizers(),
-        *_yaml(),
-        *_outputs(),
-    ]
-    names = [case.name for case in made]
-    assert len({*names}) == len(names), "two bad inputs have one name"
-    return made
+class Bad(NamedTuple):
+    """A command that is refused.
+
+    arguments: of `packprep build`, or of another command that they begin with. says: words and
+    whole numbers of the error. files: written into own/. yaml: of the build.
+    """
+
+    arguments: str
+    says: str
+    error: str = "ConfigError"
+    files: Mapping[str, bytes] = {}
+    yaml: Mapping[str, Any] = {}
 
 
-def _refused(name: str, files: dict[str, bytes], *sources: Any, **options: Any) -> Case:
-    """A build of the file `bad...`, or of these sources, that is refused."""
-    listed = [*sources] or [f"own/{name}" for name in files if name.startswith("bad")]
-    given = {"sources": listed, **BASE, "max_length": 64, "quiet": True} | options
-    given = {key: value for key, value in given.items() if value is not None}
-    return Case(name, (("build", given),), "error", files)
-
-
-def _rows() -> Iterator[Case]:
-    """A bad row among good ones, of each format."""
-    for suffix, form in FORMATS.items():
-        options = {"sample_by": "line"} if suffix == ".txt" else {}
-        for number, kind in enumerate(form.rows):
-            if kind.reason != "too_large":  # the largest row is no option of the second edition
-                bad = {f"bad{suffix}": form.bad(kind)}
-                yield _refused(f"row {suffix[1:]} {number}, {kind.reason}", bad, **options)
-
-
-def _files() -> Iterator[Case]:
-    for name, (suffix, content, _) in FILES.items():
-        if "endless" not in name:
-            yield _refused(f"file, {name}", {f"bad{suffix}": content})
-
-
-def _compressed() -> Iterator[Case]:
-    packed = {
-        ".gz": gzip.compress(GOOD, mtime=0),
-        ".zst": zstandard.ZstdCompressor(write_checksum=True).compress(GOOD),
-    }
-    for suffix, data in packed.items():
-        damaged = {
-            "cut off": data[: len(data) // 2],
-            "cut off at the end": data[:-3],
-            "its header alone": data[:6],
-            "a byte flipped": flipped(data, len(data) // 2),
-            "its checksum flipped": flipped(data, len(data) - 5),
-            "not compressed": b"plain text\n" * 99,
-        }
-        for name, content in damaged.items():
-            yield _refused(f"compressed {suffix}, {name}", {f"bad.jsonl{suffix}": content})
-
-
-def _places() -> Iterator[Case]:
-    yield _refused("place, no such file", {}, "own/gone.jsonl")
-    yield _refused("place, no match of a glob", TEXT, "own/*.parquet")
-    yield _refused("place, a folder without files", {"empty/x.pdf": b"x"}, "own/empty")
-    yield _refused("place, an unknown suffix", {"bad.pdf": b"x"})
-    yield _refused("place, the second of two", TEXT, "own/bad.jsonl", "own/gone.jsonl")
-    yield _refused("place, no source", {}, sources=[])
-    yield _refused("place, a row of the second file", TEXT | {"bad2.jsonl": b'{"text": 1}\n'})
-    for suffix, content in (("bin", b"\1\0" * 8), ("ds", b"\1\0" * 8)):
-        yield _refused(f"place, a .{suffix} without its index", {f"bad.{suffix}": content})
-    megatron = {"bad.bin": b"\1\0" * 8, "bad.idx": b"MMIDIDX\0\0" + b"\1" * 20}
-    yield _refused("place, a damaged index of Megatron", megatron, "own/bad.bin")
-    yield _refused("place, only rows without text", {"bad.jsonl": b'{"text": ""}\n' * 3})
-    yield _refused("place, an output", {}, "in/a.jsonl", output="in/a.jsonl")
-
-
-def _options() -> Iterator[Case]:
-    values: Options = {
-        "max_length": ["1", "0", "many"],
-        "strategy": ["best", "balanced:0", "best_fit:3", "balanced:x"],
-        "overflow": ["cut", "split:left", "truncate:middle"],
-        "stride": ["-1", "64", "100"],
-        "order": ["random", "balanced:0", "balanced:2:x", "input:a"],
-        "seed": ["-1", "x"],
-        "holdout": ["1", "-0.1", "x", "120%"],
-        "min_document_tokens": ["-1", "x"],
-        "max_document_tokens": ["-1"],
-        "min_pack_tokens": ["65", "x"],
-        "max_segments_per_pack": ["0"],
-        "pad_segment_to_multiple": ["0", "3"],
-        "packs_multiple_of": ["0", "x"],
-        "limit": ["0", "x"],
-        "max_tokens": ["0"],
-        "bos": ["<no>"],
-        "eos": ["<no>"],
-        "turns": ["all"],
-        "train_on": ["user"],
-        "on_error": ["ignore"],
-        "num_proc": ["0"],
-        "executor": ["slurm"],
-        "part": ["2/2", "x"],
-        "max_memory": ["much"],
-        "shard_size": ["0"],
-        "window": ["x"],
-        "token_type": ["int8"],
-        "engine": ["rust"],
-        "truncate_at": ["("],
-    }
-    for name, wrong in values.items():
-        for value in wrong:
-            yield _refused(f"option {name} {value}", {}, "in/a.jsonl", **{name: value})
-    yield _refused(
-        "option boundaries pad", {}, "in/packed_ids.jsonl", **IDS | {"boundaries": "pad"}
-    )
-    yield _refused("option columns", {}, "in/a.jsonl", columns=["labels"])
-    yield _refused("option weights, one for two", {}, "in/a.jsonl", "in/b.jsonl", weights=[1])
-    yield _refused("option weights, zero", {}, "in/a.jsonl", "in/b.jsonl", weights=[1, 0])
-    yield _refused("option carry, twice", {}, "in/rows.jsonl", carry=["stars", "stars"])
-    yield _refused("option carry, a type", {}, "in/rows.jsonl", carry=["stars:complex"])
-    yield _refused("option carry, no such column", {}, "in/rows.jsonl", carry=["price"])
-    yield _refused("option carry, text", {}, "in/rows.jsonl", carry=["title"])
-    yield _refused(
-        "option carry, a fraction as a whole number", {}, "in/rows.jsonl", carry=["quality:int32"]
-    )
-    yield _refused("option group, no such column", {}, "in/a.jsonl", group_column="kind")
-    yield _refused("option text, no such column", {}, "in/rows.jsonl", text_column="content")
-    yield _refused(
-        "option text, a template of no column", {}, "in/rows.jsonl", text_template="{name}"
-    )
-    yield _refused("option text, a broken template", {}, "in/rows.jsonl", text_template="{title")
-    yield _refused("option overflow error", {}, "in/a.jsonl", overflow="error")
-    yield _refused(
-        "option strategy balanced, too few packs", {}, "in/a.jsonl", strategy="balanced:3"
-    )
-    yield _refused(
-        "option multiple, more than there are", {}, "in/c.jsonl", packs_multiple_of="5000"
-    )
-    yield _refused("option holdout of one document", {}, "in/a.jsonl", limit=2, holdout=0.5)
-    yield _refused("option limit of a source", {}, {"path": "in/a.jsonl", "limit": 0})
-
-
-def _exclusions() -> Iterator[Case]:
-    chats = {**CHAT, "messages_column": "messages"}
-    pairs = {**PAIRS, "prompt_column": "prompt"}
-    both: dict[str, tuple[str, Options]] = {
-        "text and a template of text": (
-            "rows.jsonl", {"text_column": "body", "text_template": "{body}"}),
-        "messages and ids": ("openai.jsonl", chats | {"input_ids_column": "ids"}),
-        "messages and pieces": ("openai.jsonl", chats | {"segments_column": "pieces"}),
-        "messages and bos": ("openai.jsonl", chats | {"bos": "<s>"}),
-        "pairs and split": ("pairs.jsonl", pairs | {"overflow": "split"}),
-        "pairs and wrapped": ("pairs.jsonl", pairs | {"strategy": "wrapped"}),
-        "pairs and one segment": ("pairs.jsonl", pairs | {"max_segments_per_pack": 1}),
-        "pairs and hf": ("pairs.jsonl", pairs | {"names": "hf"}),
-        "one side of a pair": ("pairs.jsonl", pairs | {"pair_columns": ["chosen"]}),
-        "a pair of one column": ("pairs.jsonl", pairs | {"pair_columns": ["chosen", "chosen"]}),
-        "wrapped and stride": ("a.jsonl", {"strategy": "wrapped", "stride": 4}),
-        "wrapped and groups": ("rows.jsonl", {"strategy": "wrapped", "group_column": "group"}),
-        "wrapped and segments": ("a.jsonl", {"strategy": "wrapped", "max_segments_per_pack": 2}),
-        "wrapped and padding": ("a.jsonl", {"strategy": "wrapped", "pad_segment_to_multiple": 2}),
-        "stride and truncate": ("a.jsonl", {"stride": 4, "overflow": "truncate"}),
-        "turns and text": ("a.jsonl", {"turns": "each"}),
-        "turns and all": ("openai.jsonl", chats | {"turns": "each", "train_on": "all"}),
-        "a template and text": ("a.jsonl", {"chat_template": "in/keeps.jinja"}),
-        "balanced turns and text": ("a.jsonl", {"overflow": "truncate:balanced"}),
-        "truncate at and chats": ("openai.jsonl", chats | {"truncate_at": "x"}),
-        "from and to": ("a.jsonl", {"min_document_tokens": 9, "max_document_tokens": 8}),
-        "vocabulary and text": ("a.jsonl", {"tokenizer": None, "vocab_size": 500}),
-        "split at and text": ("a.jsonl", {"boundaries": "eos"}),
-    }  # fmt: skip
-    for name, (source, options) in both.items():
-        yield _refused(f"together, {name}", {}, f"in/{source}", **options)
-
-
-def _conversations() -> Iterator[Case]:
-    user, answer = SPOKEN
-    wrong: dict[str, Any] = {
-        "null": None,
-        "no messages": [],
-        "an object": {"role": "user"},
-        "a text": ["hi"],
-        "no role": [user, {"content": "x"}],
-        "no content": [{"role": "user"}],
-        "a number as content": [{**user, "content": 3}],
-        "an unknown role": [{**user, "role": "<|im_end|>"}],
-        "a picture": [user, {**answer, "content": ["a", {"type": "image"}]}],
-        "a weight": [user, {**answer, "weight": 0.5}],
-        "train as text": [user, {**answer, "train": "no"}],
-        "a trained question": [{**user, "train": True}, answer],
-    }
-    for name, messages in wrong.items():
-        rows = [{"messages": SPOKEN}] * 4 + [{"messages": messages}]
-        yield _refused(
-            f"chat, {name}", {"bad.jsonl": _lines(rows)}, **CHAT, messages_column="messages"
-        )
-    yield _refused(
-        "chat, no such column",
-        {"bad.jsonl": _lines([{"messages": SPOKEN}])},
-        **CHAT,
-        messages_column="chat",
-    )
-    yield _refused("chat, none found", TEXT, **CHAT, messages_column="auto")
-    yield _refused(
-        "chat, no template",
-        {"bad.jsonl": _lines([{"messages": SPOKEN}])},
-        messages_column="messages",
-    )
-    templates = {
-        "broken": b"{% for m in messages %}",
-        "raises": b"{{ raise_exception('roles must alternate') }}",
-        "not UTF-8": b"\xff",
-        "endless": b"{% for a in range(99999) %}{% for b in range(99999) %}x"
-        b"{% endfor %}{% endfor %}",
-    }
-    for name, template in templates.items():
-        files = {"bad.jsonl": _lines([{"messages": SPOKEN}]), "x.jinja": template}
-        yield _refused(
-            f"template, {name}",
-            files,
-            **CHAT,
-            messages_column="messages",
-            chat_template="own/x.jinja",
-        )
-    yield _refused(
-        "template, no such file",
-        TEXT,
-        **CHAT,
-        messages_column="messages",
-        chat_template="own/gone.jinja",
-    )
-    sides = _lines(
-        [{"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b"}]
-    )
-    yield _refused("pair, one side", {"bad.jsonl": sides}, **PAIRS, prompt_column="prompt")
-    yield _refused(
-        "prompt, no response",
-        {"bad.jsonl": _lines([{"q": "a", "a": "b"}, {"q": "a"}])},
-        prompt_column="q",
-        response_column="a",
-    )
-
-
-def _lines(rows: list[Any]) -> bytes:
+def lines(*rows: Any) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def _ids() -> Iterator[Case]:
-    good = {"ids": [5, 6, 7], "labels": [-100, 6, 7], "mask": [0, 1, 1], "w": [1, 2, 3]}
-    labels, mask = {"labels_column": "labels:labels"}, {"labels_column": "mask:mask"}
-    wrong: dict[str, tuple[Options, Options]] = {
-        "outside of the vocabulary": ({"ids": [5, 9999]}, {}),
-        "negative": ({"ids": [5, -1]}, {}),
-        "text": ({"ids": "5 6"}, {}),
-        "a fraction": ({"ids": [5, 6.5]}, {}),
-        "null": ({"ids": None}, {}),
-        "null inside": ({"ids": [5, None]}, {}),
-        "fewer labels": ({"labels": [6]}, labels),
-        "more labels": ({"labels": [6, 7, 8, 9]}, labels),
-        "a label that is no token": ({"labels": [-100, 99999, 7]}, labels),
-        "labels that are null": ({"labels": None}, labels),
-        "a mask of 2": ({"mask": [0, 2, 1]}, mask),
-        "a shorter mask": ({"mask": [0, 1]}, mask),
-        "fewer weights": ({"w": [1]}, {"carry": ["w"]}),
-    }
-    for name, (bad, options) in wrong.items():
-        named = {"ids", *bad}
-        rows = [{key: row[key] for key in row if key in named} for row in [good] * 3 + [good | bad]]
-        yield _refused(f"ids, {name}", {"bad.jsonl": _lines(rows)}, **IDS | options)
-    yield _refused(
-        "ids, no such column", {"bad.jsonl": _lines([good])}, **IDS | {"input_ids_column": "tokens"}
-    )
-    yield _refused("ids, no vocabulary", {"bad.jsonl": _lines([good])}, **IDS | {"tokenizer": None})
+def column_of(values: list[bytes | None]) -> pa.Table:
+    """A column that says it is text, whatever its bytes are."""
+    array = pa.array(values, pa.binary())
+    found = pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count)
+    return pa.table({"text": found})
 
 
-def _pieces() -> Iterator[Case]:
-    good = [{"text": "a", "train": False}, {"text": "b", "train": True}]
-    wrong: dict[str, Any] = {
-        "null": None,
-        "a text": "a",
-        "no train": [{"text": "a"}],
-        "train as text": [{"text": "a", "train": "yes"}],
-        "text and ids": [{"text": "a", "token_ids": [5], "train": True}],
-        "an id outside of the vocabulary": [{"token_ids": [99999], "train": True}],
-    }
-    for name, row in wrong.items():
-        rows = [{"pieces": good}] * 2 + [{"pieces": row}]
-        yield _refused(f"pieces, {name}", {"bad.jsonl": _lines(rows)}, **PIECES)
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, write_page_checksum=True)
+    return sink.getvalue()
 
 
-def _tokenizers() -> Iterator[Case]:
-    wrong = {"empty": b"", "no JSON": b"x", "another JSON": b"{}", "a list": b"[]"}
-    for name, content in wrong.items():
-        yield _refused(
-            f"tokenizer, {name}", TEXT | {"t/tokenizer.json": content}, tokenizer="own/t"
-        )
-    yield _refused("tokenizer, no such folder", TEXT, tokenizer="own/gone/tokenizer.json")
-    yield _refused("tokenizer, a folder without one", TEXT | {"t/x": b""}, tokenizer="own/t")
-    yield _refused("tokenizer, none", TEXT, tokenizer=None)
-    yield _refused("tokenizer, names no ends", TEXT, tokenizer="in/bare")
+def arrow(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
-def _yaml() -> Iterator[Case]:
-    """Files of options, which are the same in both editions but for the keys."""
-    wrong = {
-        "no YAML": b"a: [",
-        "a list": b"- a\n",
-        "an unknown key": b"max_lenght: 64\n",
-        "a key twice": b"seed: 1\nseed: 2\n",
-        "a variable that is not set": b"seed: ${RECORD_NOT_SET}\n",
-        "an include that is not there": b"include: gone.yaml\n",
-        "an include of itself": b"include: x.yaml\n",
-        "an alias": b"a: &a [1]\nb: *a\n",
-        "a wrong value": b"max_length: [1]\n",
-    }
-    for name, content in wrong.items():
-        arguments = ("in/a.jsonl", "-o", "out", "--tokenizer", "in/tiny", "-q", "-c", "own/x.yaml")
-        yield Case(f"yaml, {name}", (("build", arguments),), "error", {"x.yaml": content})
-    missing = ("in/a.jsonl", "-o", "out", "--tokenizer", "in/tiny", "-q", "-c", "own/gone.yaml")
-    yield Case("yaml, no such file", (("build", missing),), "error")
-    unknown = ("in/a.jsonl", "-o", "out", "--tokenizer", "in/tiny", "-q", "--max-lenght", "64")
-    yield Case("an unknown option", (("build", unknown),), "error")
-    yield Case("an unknown command", (("bulid", ("in/a.jsonl",)),), "error")
+def flipped(data: bytes, at: int) -> bytes:
+    """Data with the bits of one byte inverted."""
+    at %= len(data)
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
-def _outputs() -> Iterator[Case]:
-    options: Options = {"sources": ["in/a.jsonl"], **BASE, "max_length": 64, "quiet": True}
-    build = ("build", options)
-    store = ("tokenize", {**options, "output": "store"})
-    store[1].pop("max_length")
-    pack = ("pack", {"sources": ["store"], "output": "out", "max_length": 64, "quiet": True})
-    other = ("build", options | {"max_length": 32})
-    yield Case("output, of other settings is there", (build, other), "error")
-    yield Case(
-        "output, pack of an output",
-        (build, ("pack", pack[1] | {"sources": ["out"], "output": "again"})),
-        "error",
-    )
-    yield Case("output, pack of nothing", (("pack", pack[1] | {"sources": ["gone"]}),), "error")
-    for command in ("verify", "show", "export"):
-        arguments = ("gone", "-o", "x", "--to", "parquet") if command == "export" else ("gone",)
-        yield Case(f"output, {command} of nothing", ((command, arguments),), "error")
-    damages = {"shard": {"out/data-*.arrow": 2000}, "manifest": {"out/manifest.json": 40}}
-    for name, damage in damages.items():
-        yield Case(
-            f"output, verify of a damaged {name}",
-            (build, ("verify", ("out",))),
-            "error",
-            damage=damage,
-        )
-    yield Case(
-        "output, pack of a damaged store",
-        (store, pack),
-        "error",
-        damage={"store/*/*.arrow": -6000},
-    )
-    yield Case(
-        "output, show of a pack that is not there",
-        (build, ("show", ("out", "--pack", "99999"))),
-        "error",
-    )
+TEXTS = [text.encode() for text in texts(40)]
+GOOD = lines(*({"text": text, "id": number} for number, text in enumerate(texts(40))))
+PARQUET, ARROW = parquet(column_of([*TEXTS])), arrow(column_of([*TEXTS]))
+ZST = zstandard.ZstdCompressor(write_checksum=True).compress(GOOD)
+GZ = gzip.compress(GOOD, mtime=0)
+TEXT = {"bad.jsonl": GOOD}
+
+JSON_ROWS = {
+    b'{"text": "\xff"}': "byte 10 UTF-8",
+    b'{"text": "\\ud800"}': "'text' UTF-8",
+    b"{'text': 'a'}": "JSON character 1",
+    b'\xef\xbb\xbf{"text": "a"}': "JSON character 0",
+    b'{"text": 7}': "'text' 7",
+    b'{"text": ["a"]}': "'text' list",
+    b'{"text": {"text": "a"}}': "'text' object",
+    b'{"text": null}': "'text'",
+    b'{"text": "a", "text": "b"}': "'text' duplicate",
+    b"garbage": "JSON character 0",
+    b'{"text": "a\tb"}': "control character 11",
+    b'{"text": "a"},': "JSON character 13",
+    b'{"text": "a"} {"text": "b"}': "JSON character 14",
+    b'{"text": "ha': "JSON character 9",
+    b"[7]": "list object",
+    b"7": "7 object",
+    b'{"text": ' + b"[" * 4000: "JSON deeply",
+}
+"""Bad lines, as row 25 of 41."""
+CSV_ROWS = {
+    b"1,\xff": "'text' UTF-8",
+    b"1,a\x00b": "'text' NUL",
+    b"1,a,b": "line 27 3 2",
+    b"a": "line 27 1 2",
+    b'1,"a" b': "line 27 '\"'",
+}
+BINARY_ROWS = {b"a\xffb": "'text' UTF-8", "é".encode()[:1]: "'text' UTF-8", None: "'text'"}
+
+
+def rows() -> Iterator[Bad]:
+    """A bad row among good ones, of each format."""
+    row, error = f"row {AT}", "InputError"
+
+    def among(good: list[Any], bad: Any) -> list[Any]:
+        return [*good[:AT], bad, *good[AT:]]
+
+    for bad, says in JSON_ROWS.items():
+        files = {"bad.jsonl": b"\n".join(among(GOOD.splitlines(), bad)) + b"\n"}
+        yield Bad("own/bad.jsonl", f"own/bad.jsonl {row} line 26 {says}", error, files)
+    fields = [b'%d,"%s"' % (number, text) for number, text in enumerate(TEXTS)]
+    for bad, says in CSV_ROWS.items():
+        files = {"bad.csv": b"\n".join([b"id,text", *among(fields, bad)]) + b"\n"}
+        yield Bad("own/bad.csv", f"own/bad.csv {row} {says}", error, files)
+    for binary, says in BINARY_ROWS.items():
+        table = column_of(among(TEXTS, binary))
+        for suffix, made in (("parquet", parquet(table)), ("arrow", arrow(table))):
+            name = f"bad.{suffix}"
+            yield Bad(f"own/{name}", f"own/{name} {row} {says}", error, {name: made})
+
+
+FILES: dict[str, list[tuple[bytes, str]]] = {
+    "jsonl": [
+        (b"", "one document"),
+        (b'{"body": "a", "id": 1}\n', "'text' body id --text"),
+        (GOOD.decode().encode("utf-16"), "row 0 line 1 byte UTF-8"),
+    ],
+    "json": [
+        (b" [ ]\n", "rows one document"),
+        (b'[{"text": "a"}', "line 1 JSON"),
+        (b'[{"text": "a"}, {"text" "b"}]', "line 1 character"),
+    ],
+    "csv": [
+        (b"id,text\n", "rows one document"),
+        (b"text,text\na,b\n", "'text'"),
+        (b'id,text\n1,"a\n2,b\n', "line 2"),
+    ],
+    "parquet": [
+        (parquet(column_of([])), "rows one document"),
+        (GOOD, "parquet fetch"),
+        (flipped(PARQUET, len(PARQUET) // 3), "parquet fetch"),
+        (parquet(pa.table({"text": [1, 2]})), "row 0 'text' int64"),
+    ],
+    "arrow": [
+        (arrow(column_of([])), "rows one document"),
+        (GOOD, "arrow fetch"),
+        (ARROW[:-500], "arrow fetch"),
+    ],
+    "jsonl.gz": [
+        (flipped(GZ, -5), "byte fetch"),
+        (b"plain text\n" * 99, "byte fetch"),
+    ],
+    "jsonl.zst": [
+        (flipped(ZST, -5), "byte fetch"),
+        (b"plain text\n" * 99, "byte fetch"),
+    ],
+    "pdf": [(b"x", ".jsonl .parquet")],
+    "bin": [(b"\1\0" * 8, "own/bad.idx")],
+    "ds": [(b"\1\0" * 8, "own/bad.ds.index")],
+}
+"""Bad files by suffix; `own/bad.SUFFIX` is in their errors too."""
+
+
+def files() -> Iterator[Bad]:
+    for suffix, contents in FILES.items():
+        for content, says in contents:
+            name = f"bad.{suffix}"
+            yield Bad(f"own/{name}", f"own/{name} {says}", "InputError", {name: content})
+
+
+CHAT = "--tokenizer in/chat --messages messages"
+PAIRS = "in/pairs.jsonl --pairs prompt,chosen,rejected"
+USER, ANSWER = ({"role": role, "content": "hi"} for role in ("user", "assistant"))
+MESSAGES: list[tuple[Any, str]] = [
+    (None, "'messages' null"),
+    ([USER, ANSWER | {"content": ["a", {"type": "image"}]}], "part 1 message 1 'image'"),
+    ([USER, ANSWER | {"train": "no"}], "message 1 'no' train"),
+]
+IDS = {"ids": [5, 6, 7], "labels": [-100, 6, 7], "mask": [0, 1, 1], "w": [1, 2, 3]}
+OF_IDS: list[tuple[str, dict[str, Any], str]] = [
+    ("ids", {"ids": [5, 9999]}, "'ids' 9999 1 319"),
+    ("ids", {"ids": "5 6"}, "'ids' 319"),
+    ("ids,labels:labels", {"labels": [6, 7, 8, 9]}, "'labels' 4 3 'ids'"),
+    ("ids,labels:labels", {"labels": [-100, 99999, 7]}, "'labels' 99999 1 -100 6"),
+    ("ids,mask:mask", {"mask": [0, 2, 1]}, "'mask' 2 1"),
+    ("ids --carry w", {"w": [1]}, "'w' 1 3 'ids'"),
+]
+PIECES: list[tuple[Any, str]] = [
+    (None, "'pieces' null"),
+    ([{"text": "a", "token_ids": [5], "train": True}], "piece 0 'text' 'token_ids'"),
+]
+TEMPLATES: dict[bytes, tuple[str, str]] = {
+    b"{% for m in messages %}": ("ConfigError", "own/x.jinja line 1"),
+    b"\xff": ("ConfigError", "own/x.jinja UTF-8"),
+    b"{{ raise_exception('no') }}": ("InputError", "own/bad.jsonl row 0 template"),
+    b"{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}": (
+        *("InputError", "own/bad.jsonl row 0 template"),
+    ),
+}
+
+
+def of_rows() -> Iterator[Bad]:
+    """Chats, ids and pieces, of which the last one is bad."""
+    good = {"messages": [USER, ANSWER]}
+
+    def bad(arguments: str, says: str, *rows: Any) -> Bad:
+        place = f"own/bad.jsonl row {len(rows) - 1} line {len(rows)}"
+        files = {"bad.jsonl": lines(*rows)}
+        return Bad(f"own/bad.jsonl {arguments}", f"{place} {says}", "InputError", files)
+
+    for messages, says in MESSAGES:
+        yield bad(CHAT, says, good, good, {"messages": messages})
+    for ids, changed, says in OF_IDS:
+        rows = [{name: row[name] for name in {"ids", *changed}} for row in (IDS, IDS | changed)]
+        yield bad(f"--ids {ids}", says, *rows)
+    pieces = [{"text": "a", "train": False}, {"text": "b", "train": True}]
+    for row, says in PIECES:
+        yield bad("--pieces pieces", says, {"pieces": pieces}, {"pieces": row})
+    sides = {"prompt": "a", "chosen": "b"}
+    yield bad("--pairs prompt,chosen,rejected", "'rejected'", sides | {"rejected": "c"}, sides)
+    yield bad("--messages q,a", "'a'", {"q": "a", "a": "b"}, {"q": "a"})
+    for template, (error, says) in TEMPLATES.items():
+        given = {"bad.jsonl": lines(good), "x.jinja": template}
+        yield Bad(f"own/bad.jsonl {CHAT} --chat-template own/x.jinja", says, error, given)
+    for content in (b"", b"x", b"{}", b"[]"):
+        given = TEXT | {"t/tokenizer.json": content}
+        yield Bad("own/bad.jsonl --tokenizer own/t", "own/t tokenizer.json", "InputError", given)
+
+
+OF_YAML: dict[bytes, str] = {
+    b"a: [": "own/x.yaml line 1",
+    b"- a\n": "own/x.yaml NAME",
+    b"max_lenght: 64\n": "own/x.yaml 'max_lenght' 'max_length'",
+    b"seed: 1\nseed: 2\n": "own/x.yaml 'seed'",
+    b"seed: ${RECORD_NOT_SET}\n": "own/x.yaml line 1 RECORD_NOT_SET",
+    b"include: gone.yaml\n": "own/x.yaml own/gone.yaml",
+    b"include: x.yaml\n": "own/x.yaml 8",
+    b"a: &a [1]\nb: *a\n": "own/x.yaml line 2",
+    b"max_length: [1]\n": "--max-length 1 2",
+}
+INPUT, CONFIG = "InputError", "ConfigError"
+LISTED = [
+    # Places
+    Bad("own/gone.jsonl", "own/gone.jsonl", INPUT),
+    Bad("own/*.parquet", "own/*.parquet .jsonl", INPUT, TEXT),
+    Bad("own/empty", "own/empty .jsonl", INPUT, {"empty/x.pdf": b"x"}),
+    Bad("in/a.jsonl own/bad.jsonl", "own/bad.jsonl row 0 'text' 1", INPUT, {
+        "bad.jsonl": b'{"text": 1}\n'}),
+    Bad("", "source", INPUT),
+    Bad("own/x.bin", "own/x.idx Megatron", "FormatError", {
+        "x.bin": b"\1\0" * 8, "x.idx": b"MMIDIDX\0\0" + b"\1" * 20}),
+    Bad("own/x.jsonl", "train 3", INPUT, {"x.jsonl": b'{"text": ""}\n' * 3}),
+    # Values of options
+    Bad("in/a.jsonl --max-length 1", "--max-length '1' 2"),
+    Bad("in/a.jsonl --strategy best", "--strategy 'best' 'best_fit'"),
+    Bad("in/a.jsonl --strategy balanced:3", "balanced 3 235"),
+    Bad("in/a.jsonl --overflow cut", "--overflow 'cut' truncate"),
+    Bad("in/a.jsonl --overflow truncate:middle", "--overflow 'truncate:middle' truncate:left"),
+    Bad("in/a.jsonl --overflow error", "in/a.jsonl row 2 112 64 --overflow", INPUT),
+    Bad("in/a.jsonl --stride 64", "--stride 64"),
+    Bad("in/a.jsonl --order random", "--order 'random' shuffle"),
+    Bad("in/a.jsonl --holdout 1", "--holdout '1'"),
+    Bad("in/a.jsonl --holdout 0.5 --limit 2", "train 2 holdout", INPUT),
+    Bad("in/a.jsonl --min-pack-tokens 65", "--min-pack-tokens 65 --max-length 64"),
+    Bad("in/a.jsonl --pad-to-multiple 3", "--max-length 64 --pad-to-multiple 3"),
+    Bad("in/a.jsonl --multiple 0", "--multiple '0' 1"),
+    Bad("in/c.jsonl --multiple 5000", "train 121 60 5000", INPUT),
+    Bad("in/a.jsonl --bos <no>", "--bos '<no>' in/tiny"),
+    Bad("in/a.jsonl --turns all", "--turns 'all' each"),
+    Bad("in/a.jsonl", "--max-memory 'much'", yaml={"max_memory": "much"}),
+    Bad("in/a.jsonl", "--engine 'rust' fastokens", yaml={"engine": "rust"}),
+    Bad("in/a.jsonl", "--truncate-at '(' 0", yaml={"truncate_at": "("}),
+    Bad("in/packed_ids.jsonl --ids ids", "--split-at 'pad' eos", yaml={"split_at": "pad"}),
+    Bad("", "in/a.jsonl limit 0 1", yaml={"sources": [{"path": "in/a.jsonl", "limit": 0}]}),
+    Bad("in/a.jsonl --columns labels", "--columns 'labels' position_ids"),
+    Bad("in/a.jsonl in/b.jsonl --weights 1", "--weights 1 2"),
+    Bad("in/rows.jsonl --carry stars:complex", "--carry 'stars:complex' int32"),
+    Bad("in/rows.jsonl --carry price", "in/rows.jsonl 'price' stars --carry", INPUT),
+    Bad("in/rows.jsonl --carry title", "in/rows.jsonl 'title' string", INPUT),
+    Bad("in/rows.jsonl --carry quality:int32", "in/rows.jsonl row 1 'quality' 0.142857", INPUT),
+    Bad("in/rows.jsonl --text {title", "--text '{title'"),
+    Bad("in/ids.jsonl --tokenizer in/chat --messages auto", "in/ids.jsonl messages ids", INPUT),
+    Bad("in/openai.jsonl --messages messages", "--chat-template"),
+    Bad(f"in/openai.jsonl {CHAT} --chat-template own/gone.jinja", "own/gone.jinja"),
+    Bad("in/a.jsonl --tokenizer own/gone", "own/gone", INPUT),
+    Bad("in/a.jsonl --tokenizer in/bare", "in/bare BOS --bos"),
+    Bad("in/a.jsonl --max-lenght 64", "'--max-lenght' '--max-length'"),
+    # Options that exclude each other
+    Bad("in/rows.jsonl --text body --text {body}", "--text twice"),
+    Bad(f"in/openai.jsonl {CHAT} --ids ids", "--messages --ids"),
+    Bad(f"in/openai.jsonl {CHAT} --bos <s>", "--bos template"),
+    Bad(f"in/openai.jsonl {CHAT} --turns each --train-on all", "--turns --train-on"),
+    Bad(f"in/openai.jsonl {CHAT}", "--truncate-at messages", yaml={"truncate_at": "x"}),
+    Bad(f"{PAIRS} --overflow split", "--overflow split pairs"),
+    Bad(f"{PAIRS} --max-segments 1", "pair 2 1"),
+    Bad(f"{PAIRS} --columns hf", "--columns hf --pairs"),
+    Bad("in/pairs.jsonl --pairs prompt,chosen,chosen", "--pairs 'prompt,chosen,chosen'"),
+    Bad("in/a.jsonl --strategy wrapped --stride 4", "--strategy wrapped --stride"),
+    Bad("in/a.jsonl --stride 4 --overflow truncate", "--overflow truncate --stride"),
+    Bad("in/a.jsonl --overflow truncate:balanced", "--overflow truncate:balanced"),
+    Bad("in/a.jsonl --min-document-tokens 9 --max-document-tokens 8", "8 9"),
+    Bad("in/a.jsonl --tokenizer 500", "--tokenizer --ids"),
+    Bad("in/a.jsonl", "--split-at ids text", yaml={"split_at": "eos"}),
+    # Other commands
+    Bad("bulid in/a.jsonl", "'bulid'"),
+    Bad("in/a.jsonl -c own/gone.yaml", "own/gone.yaml"),
+    Bad("pack own/gone --max-length 64 -o out", "own/gone", INPUT),
+    Bad("verify own/gone", "own/gone", INPUT),
+    Bad("show own/gone", "own/gone", "FormatError"),
+    Bad("export own/gone -o x --to parquet", "own/gone", "FormatError"),
+]  # fmt: skip
+
+CASES = [
+    *(*rows(), *files(), *of_rows(), *LISTED),
+    *(
+        Bad("in/a.jsonl -c own/x.yaml", says, files={"x.yaml": content})
+        for content, says in OF_YAML.items()
+    ),
+]

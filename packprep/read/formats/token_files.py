@@ -109,7 +109,8 @@ def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Ra
             some = values[offsets[first] : offsets[last]]
             native = np.array(some, some.dtype.newbyteorder("="))
             found[name] = pa.LargeListArray.from_arrays(lists, arrow_array(native))
-        yield raw_of(found, last - first, columns, [*found], {})
+        unread = ["loss_mask"][: len(arrays) - len(found)]  # a mask beside the file
+        yield raw_of(found, last - first, columns, [*found, *unread], {})
 
 
 def _places(offsets: NDArray[np.int64], begin: int, end: int, tokens: int) -> list[int]:

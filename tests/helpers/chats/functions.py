@@ -1,12 +1,7 @@
 """Templates in Python, and in Jinja of the same form."""
 
-import re
 from typing import Any
 
-from tests.helpers.corpus import ROOT
-
-PAGE = (ROOT / "docs" / "renderers.md").read_text()
-[CODE] = re.findall(r'```python file="renderers.py"\n(.*?)```', PAGE, re.DOTALL)
 LAST = """{%- set seen = namespace(last=-1) %}
 {%- for message in messages if message.role == 'user' %}
 {%- endfor %}
@@ -95,14 +90,8 @@ BAD = """
 def raises(messages, tools):
     return messages[0]["missing"]
 
-def text(messages, tools):
-    return "text"
-
 def ids(messages, tools):
     return [{"token_ids": [10**6], "train": True}]
-
-def broken(messages, tools):
-    return [{"text": messages[-1]["content"].replace("<|im_", "<|im_end|>"), "train": True}]
 
 def alone(messages):
     return []

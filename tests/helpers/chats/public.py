@@ -15,12 +15,12 @@ TAKE_PARTS |= {f"{name}_training" for name in TAKE_PARTS}
 
 
 def public_templates() -> list[Any]:
-    """Our own templates, and those of the installed TRL, which take long."""
-    own = sorted((Path(__file__).parents[2] / "helpers" / "templates").glob("*.jinja"))
+    """Our own templates, and those of the installed TRL."""
+    own = sorted((Path(__file__).parents[1] / "templates").glob("*.jinja"))
     paths = [pytest.param(path, id=f"own-{path.stem}") for path in own]
     if (spec := importlib.util.find_spec("trl")) is not None and spec.origin:
         theirs = sorted((Path(spec.origin).parent / "chat_templates").glob("*.jinja"))
-        paths += [pytest.param(path, id=path.stem, marks=pytest.mark.long) for path in theirs]
+        paths += [pytest.param(path, id=path.stem) for path in theirs]
     return paths
 
 

@@ -1,9 +1,6 @@
 """Tokenizers with templates, and conversations for them."""
 
-import gzip
 import json
-import random
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +8,9 @@ from typing import Any
 import pytest
 import tokenizers
 
-from packprep.next.chat.types import Message
-from tests.helpers.corpus import SHARED
-from tests.helpers.examples import long_but
+from packprep.chat.types import Message
+from tests.helpers.corpus import chat_rows
 
-TOKENIZERS = SHARED / "tokenizers"
 DATE = "26 Jul 2024"  # what llama3_2's template writes where there is no clock
 TOOL = {
     "type": "function",
@@ -54,25 +49,15 @@ CHATS: dict[str, list[Message]] = {
 }
 
 
-def templated() -> Sequence[Any]:
-    """Every tokenizer that has a template, one of which is in the short run."""
-    names = (
-        folder.name
-        for folder in sorted(TOKENIZERS.glob("*"))
-        if "chat_template" in json.loads((folder / "tokenizer_config.json").read_text())
-    )
-    return long_but(["qwen3"], names)
-
-
 @lru_cache
-def transformers_tokenizer(name: str) -> Any:
+def transformers_tokenizer(folder: Path) -> Any:
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
-    return transformers.AutoTokenizer.from_pretrained(str(TOKENIZERS / name))
+    return transformers.AutoTokenizer.from_pretrained(str(folder))
 
 
-DATA = TOKENIZERS.parent / "text"
-# What opens an assistant's turn and closes it, for the oracle that knows the formats by heart.
+# Tokenizers with a template of their own: what opens an assistant's turn and closes it, for the
+# oracle that knows the formats by heart.
 FORMATS = {
     "llama3_2": ("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
     "qwen3": ("<|im_start|>assistant\n", "<|im_end|>"),
@@ -80,10 +65,16 @@ FORMATS = {
 }
 
 
-@lru_cache
 def chats(count: int) -> list[list[Message]]:
-    with gzip.open(DATA / "sgd_chat.jsonl.gz", "rt") as file:
-        return random.Random(7).sample([json.loads(line)["messages"] for line in file], count)
+    """Questions and answers, without system and thoughts."""
+    return [
+        [
+            {"role": each["role"], "content": each["content"]}
+            for each in row["messages"]
+            if each["role"] != "system"
+        ]
+        for row in chat_rows(count)
+    ]
 
 
 # Tokenizers of other kinds, with a template given by hand whose special tokens they have.

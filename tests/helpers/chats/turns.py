@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from packprep.next.chat.types import Message
+from packprep.chat.types import Message
 from tests.helpers.reference_chat import PartsTemplate
 
 SPECIALS = ["<s>", "</s>", "<|im_start|>", "<|im_middle|>", "<|im_end|>"]

@@ -1,4 +1,4 @@
-"""Outputs of the second edition: built by its command, or written pack by pack."""
+"""Outputs: built by its command, or written pack by pack."""
 
 import hashlib
 import json
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from packprep.next.cli.main import cli
-from packprep.next.schemas.columns import STANDARD, Column, schema_of
-from packprep.next.schemas.files import digest_of, shard_name
-from packprep.next.schemas.manifest import FORMAT_VERSION, manifest_json
+from packprep.cli.main import cli
+from packprep.schemas.columns import STANDARD, Column, schema_of
+from packprep.schemas.files import digest_of, shard_name
+from packprep.schemas.manifest import FORMAT_VERSION, manifest_json
 
 Pack = Mapping[str, Any]
 COLUMNS = tuple(STANDARD[n] for n in ("tokens", "position_ids", "cu_seqlens", "document_ids"))
