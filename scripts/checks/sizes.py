@@ -20,20 +20,9 @@ sys.path.insert(0, str(ROOT))
 from packprep.cli.sample_data import sample_files  # noqa: E402
 from packprep.config.options import GROUPS, BuildConfig  # noqa: E402
 from tests.helpers.entered import code_lines, entered  # noqa: E402
-from tests.test_budget import BUDGET  # noqa: E402
+from tests.test_budget import BUDGET, lines_below  # noqa: E402
 
-GENERATED = ("lock.txt", "lock-build.txt", "constraints.txt")
 EPOCH = "import sys, packprep.loaders\nfor _ in packprep.loaders.PackedLoader(sys.argv[1], 1): pass"
-
-
-def lines_below(name: str) -> int:
-    """Lines of the text files of a folder, but for digests and generated data."""
-    files = [path for path in (ROOT / name).rglob("*") if path.is_file() and not path.is_symlink()]
-    return sum(
-        len(path.read_bytes().splitlines())
-        for path in files
-        if path.suffix not in (".pyc", ".sha256") and path.name not in GENERATED
-    )
 
 
 def modules() -> tuple[int, int]:
