@@ -114,11 +114,12 @@ def body(benchmark: Benchmark, shown: Sequence[str], printed: str) -> str:
 
 
 def spaced(printed: str) -> str:
-    """Lines of text as a list, so that Markdown keeps them apart; tables as they are."""
+    """Lines of text as a list, and tables, apart from each other as Markdown needs them."""
+    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
     made, was_row = list[str](), False
-    for line in filter(None, map(str.rstrip, printed.splitlines())):
-        is_row = line.startswith("|")
-        made += [""] * (is_row != was_row and bool(made))
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        is_row, is_head = line.startswith("|"), after.startswith("| ---")
+        made += [""] * ((is_row != was_row or is_head) and bool(made))
         made.append(line if is_row else f"- {line.strip()}")
         was_row = is_row
     return "\n".join(made)
