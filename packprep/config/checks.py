@@ -158,8 +158,8 @@ def _check_together(config: "BuildConfig") -> None:
             "truncate or truncate:left"
         )
     if config.shuffle_documents and strategy not in ONE_BY_ONE:
-        names = " or ".join(ONE_BY_ONE)
-        raise ConfigError(f"shuffle_documents is for strategy {names}; leave it out")
+        names = ", ".join(ONE_BY_ONE)
+        raise ConfigError(f"shuffle_documents is for the strategies {names}; leave it out")
 
 
 def _check_numbers(config: "BuildConfig") -> None:

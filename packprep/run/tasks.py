@@ -113,7 +113,8 @@ class Work:
     @cached_property
     def drawn(self) -> Draw:
         """The rows of each window."""
-        config, _ = self.job.config, self.schema
+        _ = self.schema  # raises where sources differ, before anything is planned
+        config = self.job.config
         kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
         mix, sample = mix_of(config), self.job.sample
         before = {} if sample else self.job.inputs.get("after", {})
