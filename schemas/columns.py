@@ -77,8 +77,6 @@ STANDARD: dict[str, Column] = {
     name: Column(name=name, kind=kind, dtype=dtype) for name, kind, dtype in _STANDARD
 }
 """The columns whose meaning the format fixes; the manifest gives kind and type of any other."""
-_SMALL = ("tokens", "position_ids")  # may be uint16
-
 _OF_PLAN = {"document": "int64", "bos": "int8"}
 
 DEFAULT_COLUMNS = ("tokens", "position_ids", "cu_seqlens", "document_ids", "document_starts")
@@ -105,7 +103,7 @@ def check_columns(columns: Sequence[Column], where: str) -> None:
         raise FormatError(f"{where} lists {', '.join(names)}; expected each column once")
     for column in columns:
         standard = STANDARD.get(column.standard, column)
-        types = (standard.dtype, *["uint16"] * (column.standard in _SMALL))
+        types = (standard.dtype, *["uint16"] * (column.standard in ("tokens", "position_ids")))
         if column.kind != standard.kind or column.dtype not in types:
             raise FormatError(
                 f"{where} says {column.name} is a {column.kind} column of {column.dtype}; expected "

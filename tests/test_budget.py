@@ -19,7 +19,7 @@ from tests.helpers.entered import code_lines
 ROOT = Path(__file__).parents[1]
 TREE = ROOT / "packprep"
 BUDGET = {
-    "schemas": 1255,
+    "schemas": 1250,
     "support": 400,
     "config": 692,
     "packing": 2078,
@@ -32,7 +32,7 @@ BUDGET = {
     "look": 1850,
     "exports": 450,
     "cli": 980,
-    "loaders": 3245,
+    "loaders": 3250,
 }
 """Rooms, the lowest first, with the code lines that each may have. Raising one lowers another."""
 ALL = 18_000
