@@ -171,7 +171,9 @@ def _torch_varlen(call: _Call) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     # No causal flag: causal is a window that ends at 0. cu_seq_q and cu_seq_k are one tensor:
-    # newer versions compare them by identity.
+    # newer versions compare them by identity. torch 2.11 takes fewer kv_heads without a flag.
+    takes_flag = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    grouped: Any = {"enable_gqa": call.grouped} if takes_flag else {}
     left = -1 if call.window is None else call.window
     return varlen_attn(
         query=call.q,
@@ -183,7 +185,7 @@ def _torch_varlen(call: _Call) -> Tensor:
         max_k=call.max_seqlen,
         scale=call.scale,
         window_size=(left, 0 if call.causal else left),
-        enable_gqa=call.grouped,
+        **grouped,
     )
 
 

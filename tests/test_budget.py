@@ -110,7 +110,8 @@ def test_few_functions_are_long_and_lines_are_not_dense() -> None:
         read = tokenize.generate_tokens(io.StringIO(text).readline)
         tokens += sum(each.type in TOKENS and each.start[0] in LINES[name] for each in read)
     assert len(long) <= LONG_FUNCTIONS, long
-    assert tokens / sum(map(len, LINES.values())) <= DENSITY
+    if sys.version_info < (3, 12):  # which counts what is in an f-string
+        assert tokens / sum(map(len, LINES.values())) <= DENSITY
 
 
 GENERATED = ("lock.txt", "lock-build.txt", "constraints.txt")

@@ -27,7 +27,8 @@ def main(packed: Path, device: str) -> None:
     card = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(f"torch {torch.__version__}, {card}", flush=True)
     loader, holds = PackedLoader(packed, 1), True
-    batch = max((loader[step].torch() for step in range(4)), key=lambda batch: batch.num_segments)
+    steps = range(min(64, len(loader)))
+    batch = max((loader[step].torch() for step in steps), key=lambda batch: batch.num_segments)
     sizes: dict[str, Any] = {"vocab_size": loader.shards.vocab_size, "num_hidden_layers": 2}
     sizes |= {"hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.2}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2}

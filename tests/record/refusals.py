@@ -86,7 +86,7 @@ JSON_ROWS = {
     b'{"text": "ha': "JSON character 9",
     b"[7]": "list object",
     b"7": "7 object",
-    b'{"text": ' + b"[" * 4000: "JSON deeply",
+    b'{"text": ' + b"[" * 100_000: "JSON deeply",
 }
 """Bad lines, as row 25 of 41."""
 CSV_ROWS = {

@@ -133,7 +133,8 @@ def _element(hint: Any) -> Any:
     if hint in NUMBERS:
         return hint
     array = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-    return typing.get_args(typing.get_args(array)[1])[0]
+    last = typing.get_args(array)[-1]  # np.dtype[T]; of numpy 2.5, whose NDArray is an alias, T
+    return (typing.get_args(last) or (last,))[0]
 
 
 def kernel(function: F) -> F:
