@@ -84,6 +84,7 @@ def test_a_source_is_used_as_often_as_it_may_and_once_a_window(
     times, _, report = trained(tmp_path / "out", sources=sources)
     assert {times[row] for row in range(2000, 2050)} == {2, 3}
     assert sum(times[row] for row in range(2000, 2050)) == 125
+    assert report["mix"]["sources"][1]["passes"] == 2.5
     assert len(report["windows"]) == 3
     assert report["sources"][1]["documents"]["in"] == 50
 
@@ -130,7 +131,6 @@ BUILDS = st.lists(
 )
 
 
-@pytest.mark.long
 @settings(max_examples=6, deadline=None)
 @given(builds=BUILDS, seed=st.integers(0, 9))
 def test_no_build_trains_a_row_that_one_before_or_after_it_holds_out(

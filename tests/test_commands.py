@@ -109,10 +109,6 @@ def test_the_closing_table_says_who_reads_tokens_that_stay_in_a_store(run: Comma
     assert "load_from_disk" not in run(*BUILD, "-o", "shards").out
 
 
-def test_quiet_prints_nothing(run: Command) -> None:
-    assert run(*BUILD, "-o", "out", "-q") == (0, "", "")
-
-
 def test_options_on_the_command_line_win_over_those_of_a_file(run: Command) -> None:
     options = {"sources": ["in/a.jsonl"], "tokenizer": "in/tiny", "max-length": "1Ki", "seed": 3}
     Path("some.yaml").write_text(yaml.safe_dump(options))
@@ -247,21 +243,6 @@ def test_a_dry_run_says_what_the_build_makes_and_leaves_nothing(run: Command) ->
     report = json.loads(Path("out/report.json").read_bytes())
     whole = f"about {report['tokens']['tokens_packed']:,} tokens in {report['packs']:,} packs"
     assert whole in dry.out
-
-
-@pytest.mark.long
-def test_a_dry_run_reads_the_first_split_of_each_source(run: Command) -> None:
-    line = json.dumps({"text": "a rose is a rose " * 600}) + "\n"
-    Path("big.jsonl").write_text(line * 3600)  # 36 MB
-    named = ("build", "big.jsonl", "in/a.jsonl", "--tokenizer", "in/tiny", "--max-length", "4096")
-    dry = run(*named, "-o", "out", "--dry-run")
-    assert run(*named, "-o", "out", "-q").code == 0
-    report = json.loads(Path("out/report.json").read_bytes())
-    words = dry.out.splitlines()[-1].replace(",", "").split()
-    guess = int(words[words.index("tokens") - 1])
-    assert guess == pytest.approx(report["tokens"]["tokens_packed"], rel=0.05)
-    documents = int(dry.out.splitlines()[2].replace(",", "").split()[1])
-    assert documents < 0.6 * report["documents"]["in"]
 
 
 def test_a_full_disk_is_predicted_before_the_text_is_read(

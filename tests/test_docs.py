@@ -118,10 +118,13 @@ def run_block(block: Block, printed: str, folder: Path, environment: dict[str, s
     return printed
 
 
+SLOW = "chats-for-trl other-rows own-loop pretraining trainers troubleshooting yaml-trainers"
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[] if page == QUICK else [pytest.mark.long], id=page_id(page))
+        pytest.param(page, marks=[pytest.mark.long] * (page.stem in SLOW.split()), id=page_id(page))
         for page in PAGES
         if any(block.is_code and not block.why_not for block in load(page))
     ],

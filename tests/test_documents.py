@@ -194,23 +194,20 @@ def samplers(lengths: list[int], world: int, **options: Any) -> list[MultipackSa
 
 @given(
     lengths=LENGTHS,
-    world=st.integers(1, 3),
-    size=st.integers(1, 3),
+    small=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2)),
     drop=st.booleans(),
-    epoch=st.integers(0, 2),
-    group=st.sampled_from([None, 7]),
-    strategy=st.sampled_from(["stream", "best_fit", "optimal"]),
+    more=st.fixed_dictionaries(
+        {
+            "group_size": st.sampled_from([None, 7]),
+            "strategy": st.sampled_from(["stream", "best_fit", "optimal"]),
+        }
+    ),
 )
 def test_ranks_of_a_sampler_agree_without_communication(
-    lengths: list[int],
-    world: int,
-    size: int,
-    drop: bool,
-    epoch: int,
-    group: int | None,
-    strategy: str,
+    lengths: list[int], small: tuple[int, int, int], drop: bool, more: dict[str, Any]
 ) -> None:
-    options: dict[str, Any] = {"batch_size": size, "group_size": group, "strategy": strategy}
+    world, size, epoch = small
+    options: dict[str, Any] = {"batch_size": size, **more}
     ranks = samplers(lengths, world, drop_last=drop, **options)
     for sampler in ranks:
         sampler.set_epoch(epoch)

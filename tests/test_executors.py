@@ -130,7 +130,6 @@ def test_parts_in_any_order_make_the_bytes_of_one_process(
     assert not list(tmp_path.glob("parts.*"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_and_processes_make_the_bytes_of_one(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -102,7 +102,7 @@ def shards(draw: st.DrawFn, padded: bool, hides: bool) -> list[list[written.Pack
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("names", [NAMES, pytest.param(["trl"], marks=pytest.mark.long)])
+@pytest.mark.parametrize("names", [NAMES, ["trl"]])
 @settings(max_examples=share_of_examples(8))
 @given(data=st.data())
 def test_any_packs_arrive(

@@ -193,7 +193,6 @@ def of_context_rank(path: Path, layout: Any) -> None:
         same(found, expected)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 def test_gradients_of_context_parallel_ranks_add_up_to_those_of_whole_batches(
     tmp_path: Path, layout: str

@@ -184,7 +184,6 @@ print(len(rows))
 """
 
 
-@pytest.mark.long
 def test_another_process_finishes_what_a_killed_one_began(tmp_path: Path, cache: Path) -> None:
     source = write_jsonl(tmp_path / "s.jsonl", [{"ids": [7] * 5} for _ in range(100_000)])
 

@@ -1,5 +1,7 @@
 """Documents stay apart in a model, and a call that joins them is found or stopped."""
 
+import importlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,3 +94,37 @@ def test_first_calls_of_one_document_each_are_stopped_and_later_ones_are_not() -
     model = guard(tiny_llama().train(), allow_unpacked=True)
     for _ in range(9):
         model(**one)
+
+
+FAULT = importlib.import_module("packprep.loaders.guard")._fault
+POSITIONS = torch.tensor([[0, 1, 2, 0, 1, 0]])
+ENDS, ONES = torch.tensor([0, 3, 5, 6]), torch.ones(1, 6, dtype=torch.long)
+LENGTHS_ONLY: dict[str, Any] = {"position_ids": None, "cu_seq_lens_q": ENDS}
+WHOLE = {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS, "max_length_q": 3, "max_length_k": 3}
+
+
+@pytest.mark.parametrize(
+    ("attention", "call", "words"),
+    [
+        ("sdpa", {}, None),
+        ("sdpa", {"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0]])}, None),  # padding
+        ("sdpa", LENGTHS_ONLY, "sdpa attention does not read cu_seq_lens_q"),
+        ("flash_attention_2", {"attention_mask": ONES}, None),
+        ("flash_attention_2", {"attention_mask": ONES.tril(-1)}, None),
+        ("flash_attention_2", {"attention_mask": (POSITIONS != 2).long()}, "2-D attention_mask"),
+        ("flash_attention_2", LENGTHS_ONLY, "without cu_seq_lens_k, max_length_q, max_length_k"),
+        ("flash_attention_2", LENGTHS_ONLY | {"cu_seq_lens_q": torch.tensor([0, 6])}, None),
+        ("flash_attention_2", {"position_ids": POSITIONS.repeat(2, 1)}, "has 2 rows"),
+        ("flash_attention_2", {"position_ids": POSITIONS.repeat(2, 1), **WHOLE}, None),
+        ("flash_attention_2", {"position_ids": torch.arange(6).repeat(2, 1)}, None),
+        ("of_the_user", {"attention_mask": ONES}, None),
+    ],
+)
+def test_each_attention_reads_boundaries_of_its_own(
+    attention: str, call: dict[str, Any], words: str | None
+) -> None:
+    config = SimpleNamespace(_attn_implementation=attention, get_text_config=lambda: config)
+    call = {"position_ids": POSITIONS, **call}
+    call["input_ids"] = POSITIONS if call["position_ids"] is None else call["position_ids"]
+    fault = FAULT(SimpleNamespace(config=config), call, False)
+    assert words in fault if words else fault is None

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from datasets.fingerprint import Hasher
 
-import packprep
 from packprep import BuildConfig, TokenizeAndPack, build, pack_dataset
 from packprep.schemas.manifest import packs
 from packprep.support.errors import ConfigError, InputError
@@ -146,10 +145,3 @@ def test_every_split_is_packed_by_itself_and_keeps_its_format(streaming: bool) -
     splits["test"] = splits["test"].rename_column("text", "body")
     with refused(InputError, "split test: the dataset has no column 'text'; it has body"):
         pack_dataset(datasets.DatasetDict(splits), tiny_tokenizer(), **PLAIN)
-
-
-def test_public_names_are_loaded_when_they_are_used() -> None:
-    assert {*packprep.__all__} <= {*dir(packprep)}
-    assert all(getattr(packprep, name).__name__ == name for name in packprep.__all__)
-    with pytest.raises(AttributeError, match="gone"):
-        packprep.gone  # noqa: B018

@@ -149,7 +149,6 @@ def test_lengths_are_planned_like_documents(plan: Plan, file: str) -> None:
     assert row["padding_of_batch"] == pytest.approx(share, abs=1e-12)
 
 
-@pytest.mark.long
 def test_a_sample_says_what_the_whole_is(plan: Plan) -> None:
     """Of 40 MB, most of it in one file, whose rows change from its begin to its end."""
     words = "a rose is a rose "

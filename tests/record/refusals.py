@@ -240,6 +240,7 @@ OF_YAML: dict[bytes, str] = {
     b"max_length: [1]\n": "--max-length 1 2",
 }
 INPUT, CONFIG = "InputError", "ConfigError"
+SHORT = {"s.jsonl": b'{"text": "a"}\n' * 3}
 LISTED = [
     # Places
     Bad("own/gone.jsonl", "own/gone.jsonl", INPUT),
@@ -258,6 +259,7 @@ LISTED = [
     Bad("in/a.jsonl --overflow cut", "--overflow 'cut' truncate"),
     Bad("in/a.jsonl --overflow truncate:middle", "--overflow 'truncate:middle' truncate:left"),
     Bad("in/a.jsonl --overflow error", "in/a.jsonl row 2 112 64 --overflow", INPUT),
+    Bad("own/s.jsonl in/a.jsonl --overflow error", "in/a.jsonl row 2 112 64", INPUT, SHORT),
     Bad("in/a.jsonl --stride 64", "--stride 64"),
     Bad("in/a.jsonl --order random", "--order 'random' shuffle"),
     Bad("in/a.jsonl --holdout 1", "--holdout '1'"),
