@@ -123,7 +123,8 @@ WHOLE = {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS, "max_length_q": 3, "max_l
 def test_each_attention_reads_boundaries_of_its_own(
     attention: str, call: dict[str, Any], words: str | None
 ) -> None:
-    config = SimpleNamespace(_attn_implementation=attention, get_text_config=lambda: config)
+    config: Any = SimpleNamespace(_attn_implementation=attention)
+    config.get_text_config = lambda: config
     call = {"position_ids": POSITIONS, **call}
     call["input_ids"] = POSITIONS if call["position_ids"] is None else call["position_ids"]
     fault = FAULT(SimpleNamespace(config=config), call, False)
