@@ -272,20 +272,6 @@ def test_a_batch_has_its_packs_and_its_shape(
                 assert batch.pack_boundaries[-1] <= size["max_tokens"]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_ranks_without_packs_at_the_last_step_get_one_of_filler(
-    made: Path, world_size: int
-) -> None:
-    same: dict[str, Any] = {"shape": BatchShape(max_tokens=200), "remainder": "fill"}
-    ranks: list[Any] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
-    given = [
-        [batch.pack_numbers.tolist() for batch in PackedLoader(made / "plain", **same, **place)]
-        for place in ranks
-    ]
-    assert len({*map(len, given)}) == 1
-    assert all(numbers == [-1] or -1 not in numbers for batches in given for numbers in batches)
-
-
 def check_batch(batch: PackedBatch, stored: list[dict[str, Any]], labels: str) -> None:
     """Compare a batch with its packs, a segment at a time."""
     arrays = (batch.tokens, batch.position_ids, batch.cu_seqlens, batch.document_ids)

@@ -464,6 +464,24 @@ def command_of(base: str) -> list[str]:
 
 
 @pytest.mark.long
+def test_of_many_that_begin_one_goes_on(bucket: str, memory: Memory, tmp_path: Path) -> None:
+    """Four builds of different seeds at once, of one URL."""
+    command = [*command_of(bucket), f"{bucket}/out", "--seed"]
+    for number in range(4):
+        (tmp_path / f"m{number}").mkdir()
+    running = [
+        subprocess.Popen([*command, str(n)], cwd=tmp_path / f"m{n}", stderr=subprocess.PIPE)
+        for n in range(4)
+    ]
+    said = [process.communicate()[1].decode() for process in running]
+    codes = [process.returncode for process in running]
+    assert sorted(codes) == [0, 2, 2, 2], said
+    assert all("other settings" in text or "another making" in text for text in said if text)
+    assert verify(f"{bucket}/out") == []
+    assert not [name for name in client(bucket).find(bucket) if ".incomplete" in name]
+
+
+@pytest.mark.long
 def test_a_build_killed_at_a_request_resumes_on_another_machine(
     bucket: str, memory: Memory, tap: Tap, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def process(command: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
             program.wait(10)
         with suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
 
 
 def free_port() -> int:
