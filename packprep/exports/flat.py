@@ -41,13 +41,14 @@ Part = tuple[NDArray[Any], Int64, Int64]
 
 def megatron(output: Output, split: str, folder: Path, name: str) -> int:
     """Write `.bin` and `.idx` of packs. Raises ConfigError for tokens without loss."""
+    has_labels = "labels" in output.manifest.columns
 
     def parts() -> Iterator[Part]:
         for view in views(output, split):
             check_mask(view, output)
-            if (~view.trained & view.is_real & (view.positions > 0)).any():
+            if has_labels and view.kept(~view.trained & (view.positions > 0)).any():
                 raise ConfigError(f"{output.files}{_NO_LABELS}")
-            yield view.tokens[view.is_real], view.real, view.counts
+            yield view.kept(view.tokens), view.real, view.counts
 
     return _write_megatron(parts(), output.manifest.layout.vocab_size, folder / split)
 
@@ -78,7 +79,7 @@ def _write_megatron(parts: Iterable[Part], vocab_size: int, path: Path) -> int:
     dtype, sizes = np.dtype("<u2" if vocab_size < _UINT16 else "<i4"), list[Any]()
     with writing(path.with_suffix(".bin")) as file:
         for tokens, *each in parts:
-            file.write(tokens.astype(dtype).data)
+            file.write(np.ascontiguousarray(tokens, dtype).data)
             sizes.append(each)
     lengths, packs = _joined(sizes)
     places = (np.cumsum(lengths) - lengths) * dtype.itemsize
@@ -110,9 +111,9 @@ def npy(output: Output, split: str, folder: Path, name: str) -> int:
             mask = opened.enter_context(writing(folder / f"{split}.label_mask.npy"))
         for view in views(output, split):
             check_mask(view, output)
-            ids.write(view.tokens[view.is_real].astype(dtype).data)
+            ids.write(np.ascontiguousarray(view.kept(view.tokens), dtype).data)
             if has_labels:
-                mask.write(view.trained[view.is_real].data)
+                mask.write(view.kept(view.trained).data)
             sizes.append((view.real, view.counts))
     lengths, packs = _joined(sizes)
     ends = np.append(0, np.cumsum(lengths))

@@ -51,10 +51,10 @@ class PackView:
         places = np.arange(len(self.tokens), dtype=np.int32)
         return places - np.repeat(self.segments.starts.astype(np.int32), self.lengths)
 
-    @cached_property
-    def is_real(self) -> NDArray[Any]:
-        """False for padding, [tokens]."""
-        return self.positions < np.repeat(self.real, self.lengths)
+    def kept(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of each token without those of padding."""
+        whole = np.array_equal(self.real, self.lengths)
+        return values if whole else values[self.positions < np.repeat(self.real, self.lengths)]
 
     @cached_property
     def labels(self) -> Int32:
@@ -105,7 +105,7 @@ def views(output: Output, split: str) -> Iterator[PackView]:
 
 def check_mask(view: PackView, output: Output) -> None:
     """Raise ConfigError if a label is another id than its token, so that a mask cannot say it."""
-    if ((view.labels != view.tokens) & view.trained).any():
+    if "labels" in view.values and ((view.labels != view.tokens) & view.trained).any():
         raise ConfigError(
             f"{output.files} has labels that are other ids than the tokens, and this format has at "
             "most a mask for them; choose another, such as parquet"
