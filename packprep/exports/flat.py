@@ -103,8 +103,7 @@ def _joined(sizes: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
 def npy(output: Output, split: str, folder: Path, name: str) -> int:
     """Write flat ids. Raises ConfigError for labels that are other ids than the tokens."""
     dtype = "uint16" if output.manifest.layout.vocab_size <= 1 << 16 else "uint32"
-    has_labels = "labels" in output.manifest.columns
-    sizes = list[Any]()
+    has_labels, sizes = "labels" in output.manifest.columns, list[Any]()
     with ExitStack() as opened:
         ids = opened.enter_context(writing(folder / f"{split}.npy"))
         if has_labels:

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .. import __version__
 from ..schemas.arrays import Bools
 from ..schemas.columns import NO_LOSS
-from ..schemas.files import canonical_json, digest_of, file_digest
+from ..schemas.files import canonical_json, digest_of
 from ..schemas.manifest import Output
 from ..support.records import write_file, writing
 from ..write.sign import write_dataset_files
@@ -126,8 +127,9 @@ def write(
                 writer.write_batch(batch)
                 rows += len(batch)
     if ending == "arrow":
-        digest = digest_of([file_digest(place / name) for name in names])
-        write_dataset_files(place, names, digest, split)
+        # The identity decides the bytes of the packs, and this code what is made of them.
+        made_of = digest_of([output.manifest.identity, name, split, __version__])
+        write_dataset_files(place, names, made_of, split)
         write_file(
             folder / "dataset_dict.json", canonical_json({"splits": [*output.manifest.splits]})
         )

@@ -91,8 +91,8 @@ def write_dataset_files(
 ) -> None:
     """Write what `datasets.load_from_disk` opens a folder by.
 
-    files: names of the shards, in row order, at least one. fingerprint: hex digest of the content.
-    Every version of datasets infers the same features from the Arrow types.
+    files: names of the shards, in row order, at least one. fingerprint: hex digest of what decides
+    the content. Every version of datasets infers the same features from the Arrow types.
     """
     state: dict[str, object] = {
         "_data_files": [{"filename": name} for name in files],
