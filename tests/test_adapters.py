@@ -352,7 +352,9 @@ def test_rejected_sides_are_refused_and_given_without_labels() -> None:
 
 def test_documents_are_rows_of_a_block_mask() -> None:
     rows = [{"tokens": [*range(256)], "seq_lengths": [100, 156]}]
-    dense = loaders.to_flex_block_mask(rows, window=20).to_dense()[0, 0]
-    assert dense.shape == (2, 2)
+    place = torch.arange(256)
+    back, first = place[:, None] - place, place < 100
+    seen = loaders.to_flex_block_mask(rows, window=20).mask_mod(0, 0, place[:, None], place)
+    assert torch.equal(seen, (first[:, None] == first) & (back >= 0) & (back <= 20))
     with pytest.raises(ValueError, match="expected '0"):
         loaders.to_torchtitan(rows, version="1")  # type: ignore[arg-type]

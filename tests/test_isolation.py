@@ -106,7 +106,6 @@ WHOLE = {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS, "max_length_q": 3, "max_l
 @pytest.mark.parametrize(
     ("attention", "call", "words"),
     [
-        ("sdpa", {}, None),
         ("sdpa", {"attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0]])}, None),  # padding
         ("sdpa", LENGTHS_ONLY, "sdpa attention does not read cu_seq_lens_q"),
         ("flash_attention_2", {"attention_mask": ONES}, None),
