@@ -38,7 +38,7 @@ def test_the_reference_is_attention_within_each_segment(
 
 
 class OnGpu(SimpleNamespace):
-    """What is read of queries on a GPU."""
+    """Queries on a GPU, with the properties that a call reads."""
 
     def dim(self) -> int:
         return len(self.shape)
