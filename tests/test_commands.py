@@ -31,6 +31,7 @@ from packprep.config.yaml_file import from_yaml
 from packprep.packing.plan import PackPlan
 from packprep.support.errors import ConfigError
 from packprep.support.limits import locked
+from packprep.support.progress import Console
 
 from .conftest import Command
 
@@ -46,6 +47,19 @@ def here(record_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A folder with the inputs `in`."""
     (tmp_path / "in").symlink_to(record_inputs)
     monkeypatch.chdir(tmp_path)
+
+
+def test_progress_says_the_rate_and_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0, 100, 120, 125])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    console = Console()
+    for done in (0, 10, 20):  # the third is too early for another line
+        console.advance("tokenize", done, 4000, "MB")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "tokenize: 0 of 4,000 MB"
+    assert second == "tokenize: 10 of 4,000 MB, 0.5 MB/s, 2:13:00 left"
 
 
 def test_the_help_of_build_has_headings_and_fits_a_terminal() -> None:

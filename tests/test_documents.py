@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep import BuildConfig, build, pack_lengths
+from packprep import BuildConfig, build
 from packprep.cli.main import COMMANDS, cli
 from packprep.look.verify import verify
 from packprep.packing.sampler import MultipackSampler
@@ -171,18 +171,6 @@ def test_the_settings_of_the_page_are_options_of_build(tmp_path: Path) -> None:
 
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=40)
-
-
-@given(lengths=LENGTHS, seed=st.integers(0, 9))
-def test_plans_follow_from_strategy_and_seed(lengths: list[int], seed: int) -> None:
-    defaults = BuildConfig(sources=["a"], output="b", tokenizer="c")
-    assert (defaults.strategy, defaults.order, defaults.seed) == ("best_fit", "shuffle", 0)
-    same = [pack_lengths(lengths, 20, name, order="input") for name in ("first_fit", "knapsack")]
-    assert same[0].offsets.tolist() == same[1].offsets.tolist()
-    assert same[0].order.tolist() == same[1].order.tolist()
-    once, again = (pack_lengths(lengths, 20, seed=seed) for _ in range(2))
-    assert once.order.tolist() == again.order.tolist()
-    assert sorted(once.order.tolist()) == [*range(len(lengths))]
 
 
 def samplers(lengths: list[int], world: int, **options: Any) -> list[MultipackSampler]:

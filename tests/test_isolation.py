@@ -116,6 +116,9 @@ WHOLE = {"cu_seq_lens_q": ENDS, "cu_seq_lens_k": ENDS, "max_length_q": 3, "max_l
         ("flash_attention_2", {"position_ids": POSITIONS.repeat(2, 1)}, "has 2 rows"),
         ("flash_attention_2", {"position_ids": POSITIONS.repeat(2, 1), **WHOLE}, None),
         ("flash_attention_2", {"position_ids": torch.arange(6).repeat(2, 1)}, None),
+        ("flash_attention_2", {"position_ids": POSITIONS.repeat(4, 2, 1)}, "has 2 rows"),
+        ("flash_attention_2", {"position_ids": POSITIONS.repeat(3, 2, 1)}, None),  # of images
+        ("sdpa", {"attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0]])}, "2-D attention_mask"),
         ("of_the_user", {"attention_mask": ONES}, None),
     ],
 )
@@ -125,6 +128,7 @@ def test_each_attention_reads_boundaries_of_its_own(
     config: Any = SimpleNamespace(_attn_implementation=attention)
     config.get_text_config = lambda: config
     call = {"position_ids": POSITIONS, **call}
-    call["input_ids"] = POSITIONS if call["position_ids"] is None else call["position_ids"]
+    tokens = POSITIONS if call["position_ids"] is None else call["position_ids"]
+    call["input_ids"] = tokens[0] if tokens.dim() == 3 else tokens
     fault = FAULT(SimpleNamespace(config=config), call, False)
     assert words in fault if words else fault is None

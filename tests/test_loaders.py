@@ -168,14 +168,6 @@ def assert_order(order: list[int], counts: list[int], window: int) -> None:
         shard_of = shard_of[size:]
 
 
-def test_the_order_of_an_epoch_is_the_same_in_every_version(tmp_path: Path) -> None:
-    """A run that resumes with a later version gets the rest of its epoch."""
-    shards = PackedShards(written.write(tmp_path / "out", numbered([[[1]] * 3] * 4)))
-    orders = [EpochOrder(shards, 7, epoch, 2).every().tolist() for epoch in (0, 1)]
-    assert orders[0] == [9, 11, 2, 1, 0, 10, 5, 4, 3, 8, 7, 6]
-    assert orders[1] == [8, 6, 11, 9, 10, 7, 0, 3, 5, 4, 2, 1]
-
-
 @settings(max_examples=share_of_examples(2))
 @given(
     shards=SHARDS,

@@ -512,13 +512,6 @@ def test_packs_of_an_incomplete_group_are_last_and_the_cheapest() -> None:
     assert packs[4] == 1
 
 
-def test_length_order_puts_the_longest_first_and_input_order_keeps_the_order_of_patterns() -> None:
-    times, longest, cost = np.array([2, 1, 2]), np.array([3, 9, 5], np.int32), np.zeros(3)
-    assert sequence("length", times, longest, cost, 0, 8).tolist() == [1, 2, 2, 0, 0]
-    assert sequence("input", times, longest, cost, 0, 8).tolist() == [0, 0, 1, 2, 2]
-    assert sorted(sequence("shuffle", times, longest, cost, 0, 8).tolist()) == [0, 0, 1, 2, 2]
-
-
 # As many documents of a length as in short texts: many of 100 tokens, one of 900.
 LENGTHS = np.random.default_rng(1).lognormal(5, 0.6, 20_000).clip(20, 900).astype(np.int32)
 

@@ -10,6 +10,7 @@ import pytest
 
 from packprep import BuildConfig
 
+from .helpers.errors import unsaid
 from .record import running
 from .record.refusals import CASES, Bad
 from .record.setups import RECORDED, SETUPS
@@ -42,12 +43,5 @@ def test_a_bad_input_is_refused_with_names_and_numbers(
     with contextlib.chdir(running.started(tmp_path / "case", record_inputs, case.files)):
         code, error, sentence = running.command(case.arguments, case.yaml)
     assert (code, error) == (2, case.error), sentence
-    assert [word for word in case.says.split() if not says(sentence, word)] == []
+    assert unsaid(sentence, case.says.split()) == []
     assert "Traceback" not in sentence
-
-
-def says(sentence: str, word: str) -> bool:
-    """True if a word is in a sentence; a number as such, also as 1,042."""
-    if not word.isdigit():
-        return word in sentence
-    return re.search(rf"(?<![\d.])({word})(?!\d|\.\d)", sentence.replace(",", "")) is not None

@@ -25,7 +25,6 @@ CASES = {
     "chats": CHATS,
     "turns": (*CHATS, "--turns", "each"),
     "hf": (*CHATS, "--columns", "hf"),
-    "shards": ("in/a.jsonl", "--tokenizer", "in/tiny", "-c", "shards.yaml"),
     "bare": ("in/a.jsonl", "--tokenizer", "in/tiny", "--columns", "position_ids"),
     "pairs": ("in/pairs.jsonl", "--tokenizer", "in/tiny", "--pairs", "chosen,rejected"),
     "ids": ("in/labels.jsonl", "--tokenizer", "320", "--ids", "ids,labels:labels"),
@@ -41,7 +40,6 @@ def outputs(record_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A folder with an output of each case, and the inputs `in`."""
     folder = tmp_path_factory.mktemp("shown")
     (folder / "in").symlink_to(record_inputs)
-    (folder / "shards.yaml").write_text("shard_size: 4kB")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, options in CASES.items():
@@ -62,15 +60,6 @@ def show(
         return capsys.readouterr().out
 
     return command
-
-
-def all_segments(show: Show, name: str) -> list[dict[str, Any]]:
-    """All segments of an output, as `show --json` has them."""
-    made = []
-    for split, counts in open_output(name).manifest.splits.items():
-        packs = map(str, range(counts["packs"]))
-        made += json.loads(show(name, *packs, "--split", split, "--json"))
-    return made
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "ids"])
@@ -128,22 +117,14 @@ def test_the_segments_of_a_document_are_its_own_text(show: Show, name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "bare"])
 def test_each_document_has_the_segments_that_packs_show(show: Show, name: str) -> None:
-    every = all_segments(show, name)
+    every = list[dict[str, Any]]()
+    for split, counts in open_output(name).manifest.splits.items():
+        packs = map(str, range(counts["packs"]))
+        every += json.loads(show(name, *packs, "--split", split, "--json"))
     for document in sorted({each["document"] for each in every})[::7]:
         listed = json.loads(show(name, "--document", str(document), "--json"))
-        key = "split", "pack", "segment"
-        assert sorted(listed, key=lambda each: [each[k] for k in key]) == sorted(
-            (each for each in every if each["document"] == document),
-            key=lambda each: [each[k] for k in key],
-        )
-
-
-def test_a_pack_is_found_in_its_shard(show: Show) -> None:
-    every = all_segments(show, "shards")
-    assert len({each["shard"] for each in every}) > 5
-    for pack in range(0, every[-1]["pack"] + 1, 7):
-        of_pack = [each for each in every if each["pack"] == pack]
-        assert json.loads(show("shards", str(pack), "--json")) == of_pack
+        found = [each for each in every if each["document"] == document]
+        assert sorted(listed, key=json.dumps) == sorted(found, key=json.dumps)
 
 
 def test_tokens_of_prompts_are_apart_from_those_of_answers(show: Show) -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packprep.support.errors import InputError
+from packprep.tokens import gate
 from packprep.tokens.encode import encode
 from packprep.tokens.engine import Engine, choose_engine
 from packprep.tokens.stage import quiet_datasets
@@ -46,6 +48,22 @@ def test_engines_and_chunks_do_not_change_tokens(texts: list[str], data: st.Data
             table = encode(pa.table({"text": column}), tokenizer, engine)
             made.append(table["tokens"].to_pylist())
     assert all(each == made[0] for each in made)
+
+
+@pytest.mark.parametrize("ends", [("none", "none"), ("<s>", "none"), ("<s>", "</s>")])
+def test_tokens_of_the_fast_engine_are_compared_with_the_reference(
+    ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all documents here, and not of one in a thousand: whatever ends they have."""
+    monkeypatch.setattr(gate, "SHARE", 1.0)
+    tokenizer, engine = load_tokenizer(tiny_tokenizer(), *ends), loaded()[1]["fast"]
+    rows = pa.table({"text": pa.chunked_array([pa.array(["ab", "", "b é"], pa.large_string())])})
+    tokens = encode(rows, tokenizer, engine)
+    engine.compare_sample(rows, tokens, tokenizer)
+    for wrong in (["ab", "", "b e"], ["ab", "a", "b é"]):
+        other = encode(pa.table({"text": pa.array(wrong, pa.large_string())}), tokenizer, engine)
+        with pytest.raises(InputError, match="gives other ids than tokenizers for a document"):
+            engine.compare_sample(rows, pa.table({"tokens": other["tokens"]}), tokenizer)
 
 
 def test_bars_stay_off_while_any_thread_works_and_are_as_before_then() -> None:

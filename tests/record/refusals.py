@@ -246,6 +246,8 @@ LISTED = [
     Bad("own/gone.jsonl", "own/gone.jsonl", INPUT),
     Bad("own/*.parquet", "own/*.parquet .jsonl", INPUT, TEXT),
     Bad("own/empty", "own/empty .jsonl", INPUT, {"empty/x.pdf": b"x"}),
+    Bad("", "own/x.txt row 2 line 6", INPUT, {"x.txt": b"a\nb\n\nc\n\n\xff\n"}, {
+        "sources": [{"path": "own/x.txt", "sample_by": "paragraph"}]}),
     Bad("in/a.jsonl own/bad.jsonl", "own/bad.jsonl row 0 'text' 1", INPUT, {
         "bad.jsonl": b'{"text": 1}\n'}),
     Bad("", "source", INPUT),

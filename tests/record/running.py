@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,20 +21,15 @@ import pyarrow as pa
 import yaml
 
 from packprep.cli.main import main
-from packprep.loaders import PackedShards
+from packprep.loaders import PackedLoader, PackedShards
 
 Result = dict[str, Any]
 Column = tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]  # lengths of packs, values
 COLUMNS = {"input_ids": "tokens", "cu_seqlens": "boundaries", "seq_lengths": "boundaries"}
 """Names of the record for columns of shards; all others are their own. `hf` stores lengths."""
-FIGURES = (
-    *("packs", "segments", "tokens", "documents", "splits", "utilization", "bound", "gap"),
-    *("documents_per_pack", "bos_rate", "eos_rate", "loss_tokens", "loss_utilization"),
-    *("tokens_lost", "padding_of_batch", "straggler", "left_out", "turns"),
-)
-"""Numbers of report.json that are recorded; those of the machine are not."""
-OF_A_SOURCE = ("documents", "tokens", "segments")
-COMMANDS = ("build", "tokenize", "pack", "verify", "show", "export", "bulid")
+OF_THE_MACHINE = {"bytes", "peak_memory_bytes", "seconds", "sha256", "tokens_per_second"}
+"""Figures of report.json that are not recorded; `bytes` are those of pyarrow."""
+COMMANDS = ("build", "tokenize", "pack", "verify", "report", "show", "export", "bulid")
 GIVEN = {"tokenizer": "in/tiny", "max_length": 64, "engine": "hf", "num_proc": 1}
 """Options of every build that has no others."""
 
@@ -83,18 +78,53 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
             names = [] if error is None else [each.__name__ for each in type(error).__mro__]
             kind = "ConfigError" if "ClickException" in names else "".join(names[:1])
             return int(stopped.code or 0), kind, err.getvalue() or out.getvalue()
-    return 0, "", ""
+    return 0, "", out.getvalue()
 
 
 def result_of(out: Path) -> Result:
-    """What an output holds: digests of the columns of each split, and numbers of its report."""
-    report = json.loads((out / "report.json").read_bytes())
-    splits = {}
+    """Figures of an output, and digests of its columns, batches, findings and first pack."""
+    report, splits = json.loads((out / "report.json").read_bytes()), {}
     for split in report["splits"]:
         columns = read_columns(out, split)
         digests = {name: digest(*column) for name, column in sorted(columns.items())}
+        digests["batches"] = _batches(out, split, columns)
         splits[split] = {"packs": len(columns["tokens"][0]), "columns": digests}
-    return {"splits": splits, "report": figures(report)}
+    found, shown = _said(f"report {out}"), _said(f"show {out}")
+    said = {"findings": found["findings"], "options": found["options"], "show": shown}
+    words = {name: _sha256(json.dumps(each, sort_keys=True)) for name, each in said.items()}
+    return {"splits": splits, "report": figures(report), **words}
+
+
+def _said(arguments: str) -> Any:
+    """What a command says as JSON; where no tokenizer is named, without text."""
+    code, _, said = command(f"{arguments} --json", {})
+    return json.loads(said) if code == 0 else _said(f"{arguments} --ids")
+
+
+def _batches(out: Path, split: str, columns: Iterable[str]) -> str:
+    """Digest of the batches of the second of two ranks, in their order."""
+    shards = PackedShards(out, split=split)
+    loader = PackedLoader(
+        shards,
+        packs_per_batch=2,
+        seed=5,
+        rank=1,
+        world_size=2,
+        labels="shifted",
+        remainder="fill",
+        columns=sorted({*shards.names("token", "segment")} & {*columns}),
+        sides="both" if "pair_sides" in columns else None,
+    )
+    made = [
+        values.tolist()
+        for batch in loader
+        for values in (batch.tokens, batch.cu_seqlens, batch.labels, *batch.extra.values())
+    ]
+    return _sha256(json.dumps(made))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest(lengths: Any, values: Any) -> str:
@@ -149,13 +179,9 @@ def _read_plan(out: Path, split: str) -> dict[str, Column]:
 
 
 def figures(report: Mapping[str, Any]) -> Result:
-    """The recorded numbers of a report, and those of each source if there are several."""
-    kept = {name: report[name] for name in FIGURES if name in report}
-    if len(report["sources"]) > 1:
-        kept["sources"] = [
-            {"name": Path(source["name"]).name} | {name: source[name] for name in OF_A_SOURCE}
-            for source in report["sources"]
-        ]
+    """The recorded numbers of a report."""
+    kept = {name: report[name] for name in report.keys() - OF_THE_MACHINE}
+    kept["sources"] = [{**each, "name": Path(each["name"]).name} for each in report["sources"]]
     rounded: Result = json.loads(json.dumps(kept), parse_float=lambda text: round(float(text), 9))
     return rounded
 
