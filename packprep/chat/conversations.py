@@ -50,9 +50,10 @@ _BAD = ("label", "kto_tag")
 PICTURES = ("image", "images", "video", "videos", "audio", "audios")
 """Columns that are refused where a text says their place, and named elsewhere."""
 BESIDE = ("system", "tools", "chat_template_kwargs", *_BAD, "loss_mask")
-SWITCHES = frozenset({"train", "weight", "loss", "loss_mask", "trainable", "training"})
+SWITCHES = ("loss", "loss_mask", "train", "trainable", "training", "weight")
 """Keys of a message that say whether it is trained."""
-_SPANS = frozenset({"train_detail", "training_detail"})
+_SPANS = ("train_detail", "training_detail")
+_PLAIN = {"role", "content"}
 _SHAREGPT = dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model"), "assistant")
 _SHAREGPT |= {"human": "user", "observation": "tool"}
 # Texts that stand for a picture, a video or a sound: <image>, <|video_pad|>, <start_of_image>.
@@ -98,7 +99,8 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
 
 def _cells(column: Any, is_picture: bool) -> Iterator[Any]:
     if column.type == pa.large_binary():  # JSON text
-        return (None if value is None else json.loads(value) for value in column.to_pylist())
+        cells = column.to_pylist()
+        return (None if cell is None else json.loads(cell.decode()) for cell in cells)
     if is_picture:
         lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         sizes = pa.compute.list_value_length(column) if lists else column.is_valid()
@@ -221,7 +223,7 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
         if picture and (place := _PICTURE.search(str(message.get("content", "")))):
             found = f"message {number} has {place[0]!r} for what {picture!r} holds"
             raise BadRowError("no_content", f"{found}: {_NO_TOKENS}")
-        if keys := [key for key in sorted(_SPANS & message.keys()) if message[key]]:
+        if keys := [key for key in _SPANS if message.get(key)]:
             found = f"message {number} has {keys[0]!r}: spans of characters are not read"
             raise BadRowError("bad_train", f"{found}; write pieces (--pieces), or remove the key")
 
@@ -229,7 +231,7 @@ def _refuse(row: Row, messages: Sequence[Message]) -> None:
 def _trains(message: Message, number: int) -> bool:
     """Remove the message's own switches; False if one is off."""
     trains, role = True, message["role"]
-    for key in sorted(SWITCHES & message.keys()):
+    for key in [key for key in SWITCHES if key in message]:
         value = message.pop(key)
         found = f"message {number} ({role}) has {brief(value)} as {key}"
         if value not in (0, 1):
@@ -245,7 +247,14 @@ def _messages(value: Any, column: str) -> list[Message]:
     expect(list, value, reason, repr(column), "a list of messages")
     if not value:
         raise BadRowError("no_messages", f"{column!r} is empty, expected at least one message")
-    return [_message(message, number) for number, message in enumerate(value)]
+    return [each if _is_plain(each) else _message(each, n) for n, each in enumerate(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    """True for an object of a known role and text, as most messages are."""
+    if not isinstance(value, dict) or value.keys() != _PLAIN:
+        return False
+    return {*map(type, value.values())} == {str} and value["role"] in ROLES
 
 
 def _message(value: Any, number: int) -> Message:

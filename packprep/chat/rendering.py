@@ -56,6 +56,7 @@ from .types import (
 )
 
 _NO_CHARACTER = re.compile("[\ufdd0-\ufddd\ud800-\udfff]")
+_SHAPES = json.JSONEncoder(default=repr)
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
 
 
@@ -166,7 +167,7 @@ class Finder:
             return None
         blank, texts = with_texts(conversation, as_mark)
         beside = [*blank.untrained], blank.is_turn, blank.prompt, dict(blank.variables)
-        shape = json.dumps([blank.messages, blank.tools, beside], default=repr)
+        shape = _SHAPES.encode([blank.messages, blank.tools, beside])
         try:
             form = self._forms[shape]
         except KeyError:

@@ -129,7 +129,8 @@ GROUP = Kind(
     "bad_group",
     (pa.large_string(), pa.int64(), pa.bool_(), pa.float64()),
 )
-NESTED = Kind(lambda value: json.dumps(value, ensure_ascii=False).encode(), pa.large_binary())
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+NESTED = Kind(lambda value: _ENCODER.encode(value).encode(), pa.large_binary())
 """Values of any type: as they are, or as JSON text where rows are JSON."""
 ANY = Kind(lambda value: value)
 """Values as they are."""

@@ -104,15 +104,20 @@ def _elements(source: Source) -> list[Any]:
     return made
 
 
-class _Object(dict[str, Any]):
-    """An object that remembers its keys: one of them may be there twice."""
+class _Repeated(dict[str, Any]):
+    """An object in which a key is there twice. written: its keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.written = [key for key, _ in pairs]
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_Object)
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else _Repeated(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
 
 
 def _fault(error: Exception) -> str:
@@ -137,7 +142,7 @@ def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
     if not isinstance(row, dict | None):
         return Problem("bad_json", f"it is {shown(row)}, expected an object")
     for name in columns:
-        if isinstance(row, _Object) and row.written.count(name) > 1:
+        if isinstance(row, _Repeated) and row.written.count(name) > 1:
             return Problem("bad_json", f"duplicate key {name!r}")
     return row or {}  # null is a row without columns, as for the compiled parser
 
