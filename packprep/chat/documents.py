@@ -167,7 +167,7 @@ class Renderer:
             documents = [self._finder.render(conversation)]
         if isinstance(template, FunctionTemplate):  # it gets all keys
             return documents, counts, set()
-        keys = {key for message in conversation.messages for key in message} - _KNOWN
+        keys = set[str]().union(*conversation.messages) - _KNOWN
         known = [key for key in keys if template and template.names(conversation, key)]
         text = documents[-1].text
         return documents, counts, {key for key in keys - {*known} if f'"{key}"' not in text}

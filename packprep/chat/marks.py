@@ -184,12 +184,9 @@ def with_texts(
     """
     texts: list[MessageText] = []
 
-    def changed(message: int, field: str, value: Any) -> Any:
-        def noted(text: str) -> object:
-            texts.append(MessageText(message, field, text))
-            return change(len(texts) - 1, text)
-
-        return with_strings(value, noted)
+    def noted(message: int, field: str, text: str) -> object:
+        texts.append(MessageText(message, field, text))
+        return change(len(texts) - 1, text)
 
     messages: list[Message] = []
     for number, message in enumerate(conversation.messages):
@@ -197,7 +194,7 @@ def with_texts(
         if roles is None or message["role"] in roles:
             for field, key in _FIELDS.items():
                 if key in message:
-                    copy[key] = changed(number, field, message[key])
+                    copy[key] = with_strings(message[key], partial(noted, number, field))
             for key in thought_keys(message):
                 copy[key] = copy["reasoning_content"]
         messages.append(copy)

@@ -5,6 +5,7 @@ pipes. It imports nothing of the program that uses packprep.
 """
 
 import contextlib
+import gc
 import os
 import pickle
 import queue
@@ -106,6 +107,7 @@ def _end(process: Any) -> None:
 
 def serve() -> None:
     """Call the function until the pipe is closed. What it prints goes to stderr."""
+    gc.set_threshold(100_000)  # as in the command: imported objects stay alive
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
