@@ -177,6 +177,7 @@ def test_a_sound_batch_has_no_findings(hf: bool) -> None:
         ("boundaries", "pack 0", False, {"document_ids": [[0, 1, 2], [-1]]}),
         ("document", "pack 1 segment 0", False, {"document_ids": [[0, 1], [-1, 0]]}),
         ("document", "pack 0 segment 1", False, {"document_ids": [[0, -2], [0, -1]]}),
+        ("document", "pack 1 segment 1", True, {"segment_lengths": [[3, 1], [1, 3]]}),
         ("document", "pack 1 segment 1", False, {"document_starts": [[0, 0], [3, 1]]}),
         ("document", "pack 0 segment 1", False, {"segment_lengths": [[3, 3], [1, 0]]}),
         ("document", "pack 0 segment 0", False, {"segment_lengths": [[0, 1], [1, 0]]}),

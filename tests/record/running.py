@@ -29,7 +29,7 @@ COLUMNS = {"input_ids": "tokens", "cu_seqlens": "boundaries", "seq_lengths": "bo
 """Names of the record for columns of shards; all others are their own. `hf` stores lengths."""
 OF_THE_MACHINE = {"bytes", "peak_memory_bytes", "seconds", "sha256", "tokens_per_second"}
 """Figures of report.json that are not recorded; `bytes` are those of pyarrow."""
-COMMANDS = ("build", "tokenize", "pack", "verify", "report", "show", "export", "bulid")
+COMMANDS = ("build", "tokenize", "pack", "plan", "verify", "report", "show", "export", "bulid")
 GIVEN = {"tokenizer": "in/tiny", "max_length": 64, "engine": "hf", "num_proc": 1}
 """Options of every build that has no others."""
 
@@ -89,16 +89,16 @@ def result_of(out: Path) -> Result:
         digests = {name: digest(*column) for name, column in sorted(columns.items())}
         digests["batches"] = _batches(out, split, columns)
         splits[split] = {"packs": len(columns["tokens"][0]), "columns": digests}
-    found, shown = _said(f"report {out}"), _said(f"show {out}")
-    said = {"findings": found["findings"], "options": found["options"], "show": shown}
+    found = json.loads(_said(f"report {out} --json"))
+    said = {name: found[name] for name in ("findings", "options")}
+    said["show"] = _said(f"show {out} --json"), _said(f"show {out} --json --ids")
+    said["plan"] = _said(f"plan {out} --json --max-length 200,400 --padding-of-batch 3")
     words = {name: _sha256(json.dumps(each, sort_keys=True)) for name, each in said.items()}
     return {"splits": splits, "report": figures(report), **words}
 
 
-def _said(arguments: str) -> Any:
-    """What a command says as JSON; where no tokenizer is named, without text."""
-    code, _, said = command(f"{arguments} --json", {})
-    return json.loads(said) if code == 0 else _said(f"{arguments} --ids")
+def _said(arguments: str) -> str:
+    return command(arguments, {})[2]
 
 
 def _batches(out: Path, split: str, columns: Iterable[str]) -> str:
