@@ -175,11 +175,10 @@ def sign_off(work: Work, times: list[float]) -> None:
     for split in config.splits:
         if not report["splits"].get(split, {}).get("packs"):
             raise InputError(nothing_left(split, report, config))
-    stages = zip(("start", "tokenize", "pack"), itertools.pairwise(times), strict=True)
-    report["seconds"] = {name: round(end - begin, 3) for name, (begin, end) in stages}
-    total = times[-1] - times[0]
-    report["seconds"]["total"] = round(total, 3)
-    report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / total, 1)
+    stages = dict(zip(("start", "tokenize", "pack"), itertools.pairwise(times), strict=True))
+    stages["total"] = times[0], times[-1]
+    report["seconds"] = {name: round(end - begin, 3) for name, (begin, end) in stages.items()}
+    report["tokens_per_second"] = round(report["tokens"]["tokens_in"] / (times[-1] - times[0]), 1)
     report["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     drawn = {n: each for each in work.drawn.streams for n in each.sources}
     names = ("name", "bytes", "rows", "digest", "first_row")
@@ -188,11 +187,12 @@ def sign_off(work: Work, times: list[float]) -> None:
         | {"drawn": drawn[number].last, "rows_of_pass": drawn[number].rows}
         for number, source in enumerate(work.sources)
     ]
+    named = config.tokenizer if isinstance(config.tokenizer, str | int) else None
     run: dict[str, Any] = {
         "versions": versions(),
         "executor": config.executor,
         "num_proc": config.cores,
-        "tokenizer": config.tokenizer if isinstance(config.tokenizer, str | int) else None,
+        "tokenizer": named or work.entries[0].facts.get("tokenizer"),
     }
     seed = None if config.pack_order.name == "input" else config.seed
     facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}

@@ -192,6 +192,7 @@ def write_entry(job: Job) -> None:
         "splits": len(job.splits),
         "limit": job.config.limit,
         "names": [source.name for source in job.sources],
+        "tokenizer": name if isinstance(name := job.config.tokenizer, str | int) else None,
         "bytes": [source.bytes for source in job.sources],
         "pairs": job.config.pairs is not None,
         "turns": is_chat or job.config.split_at is not None,
