@@ -55,10 +55,10 @@ def test_progress_says_the_rate_and_the_time_that_is_left(
     times = iter([0, 100, 120, 125])
     monkeypatch.setattr(time, "monotonic", lambda: next(times))
     console = Console()
-    for done in (0, 10, 20):  # the third is too early for another line
+    for done in (5, 10, 20):  # the third is too early for another line
         console.advance("tokenize", done, 4000, "MB")
     first, second = capsys.readouterr().err.splitlines()
-    assert first == "tokenize: 0 of 4,000 MB"
+    assert first == "tokenize: 5 of 4,000 MB"
     assert second == "tokenize: 10 of 4,000 MB, 0.5 MB/s, 2:13:00 left"
 
 

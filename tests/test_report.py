@@ -353,6 +353,7 @@ def test_a_mix_is_held_to_its_sources(tmp_path: Path, run: Command) -> None:
     out = tmp_path / "one"
     said = run("check", tmp_path / "two", "--against", out)
     assert said.code == 1
+    assert said.out.startswith(f"{tmp_path / 'two'} against {out}\n")
     assert "FAILED  mix.sources.b.jsonl.trained_tokens" in said.out
     assert "ok      mix.sources.a.jsonl.trained_tokens" in said.out
     named = ("--tolerance", "mix.sources.*.trained_tokens=60%")
