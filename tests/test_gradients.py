@@ -192,7 +192,7 @@ def of_context_rank(path: Path, layout: Any) -> None:
             torch.distributed.all_reduce(gradient)
         same(found, expected)
     torch.distributed.barrier()
-    torch.distributed.destroy_process_group()  # else one may abort where the other has gone
+    os._exit(0)  # torch's own end of a process group aborts at times
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
@@ -200,9 +200,9 @@ def test_gradients_of_context_parallel_ranks_add_up_to_those_of_whole_batches(
     tmp_path: Path, layout: str
 ) -> None:
     out = built(tmp_path, documents(), ids="ids,labels:labels", pad_to_multiple=4)
-    for process in ranks_of([sys.executable, "-m", __spec__.name, str(out), layout]):
-        said = process.communicate(timeout=300)
-        assert process.returncode == 0, said[1]
+    running = ranks_of([sys.executable, "-m", __spec__.name, str(out), layout])
+    said = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
 
 
 def ranks_of(command: list[str]) -> list["subprocess.Popen[str]"]:
