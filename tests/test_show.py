@@ -25,6 +25,7 @@ CASES = {
     "chats": CHATS,
     "turns": (*CHATS, "--turns", "each"),
     "hf": (*CHATS, "--columns", "hf"),
+    "shards": ("in/a.jsonl", "--tokenizer", "in/tiny", "-c", "shards.yaml"),
     "bare": ("in/a.jsonl", "--tokenizer", "in/tiny", "--columns", "position_ids"),
     "pairs": ("in/pairs.jsonl", "--tokenizer", "in/tiny", "--pairs", "chosen,rejected"),
     "ids": ("in/labels.jsonl", "--tokenizer", "320", "--ids", "ids,labels:labels"),
@@ -40,6 +41,7 @@ def outputs(record_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A folder with an output of each case, and the inputs `in`."""
     folder = tmp_path_factory.mktemp("shown")
     (folder / "in").symlink_to(record_inputs)
+    (folder / "shards.yaml").write_text("shard_size: 4kB")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, options in CASES.items():
