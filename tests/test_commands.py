@@ -104,25 +104,6 @@ def test_an_option_is_given_once(run: Command) -> None:
     assert (said.code, said.err) == (2, "error: --seed is given twice; give it once\n")
 
 
-def test_the_closing_table_shows_the_tokens_at_both_ends(run: Command) -> None:
-    said = run(*BUILD, "-o", "out")
-    assert said.code == 0
-    table = dict(line.strip().split("  ", 1) for line in said.out.splitlines() if "  " in line[2:])
-    assert {name: table[name].strip() for name in ("BOS", "EOS")} == {
-        "BOS": "'<s>' (0)",
-        "EOS": "'</s>' (1)",
-    }
-
-
-def test_the_closing_table_says_who_reads_tokens_that_stay_in_a_store(run: Command) -> None:
-    rows = run(*BUILD, "-o", "out", "--columns", "plan", "--store", "st").out.splitlines()
-    assert [row.split()[:3] for row in rows[-2:]] == [
-        ["tokens", "stay", "in"],
-        ["read", "by", "packprep.loaders;"],
-    ]
-    assert "load_from_disk" not in run(*BUILD, "-o", "shards").out
-
-
 def test_options_on_the_command_line_win_over_those_of_a_file(run: Command) -> None:
     options = {"sources": ["in/a.jsonl"], "tokenizer": "in/tiny", "max-length": "1Ki", "seed": 3}
     Path("some.yaml").write_text(yaml.safe_dump(options))
@@ -182,6 +163,11 @@ def test_nothing_is_made_in_an_output(run: Command) -> None:
         said = run(*make, "-o", "out/sub")
         assert (said.code, "is in the finished output" in said.err) == (2, True)
     assert run("verify", "out").out == "out: sound\n"
+    for name in ("README.md", "more.txt"):  # repositories of the hub have the first
+        Path("out", name).touch()
+    assert run("verify", "out").out.startswith(
+        "surplus file: out/more.txt is not in the manifest\n"
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -188,19 +188,6 @@ def test_the_table_names_the_fullest_plan_and_the_cures(
     assert max(map(len, lines)) <= 80
 
 
-def test_the_fullest_plan_is_of_those_that_lose_least(
-    plan: Plan, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.main(["plan", *CASES["pairs"], "--max-length", "24,30", "-q"], standalone_mode=False)
-    lines = capsys.readouterr().out.splitlines()
-    shares = [float(line.split()[-1].rstrip("%")) for line in lines[2:4]]
-    assert shares[0] > shares[1] > 1
-    [note] = [line for line in lines if line.startswith("fullest packs")]
-    share, name = re.findall(r"lose at most ([\d.]+)%: (.*)", note)[0]
-    assert float(share) == pytest.approx(shares[1], rel=0.01)
-    assert name == "30 best_fit truncate"
-
-
 def test_a_sample_of_one_split_says_that_it_is_all(
     plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

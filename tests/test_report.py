@@ -120,18 +120,6 @@ def test_sides_of_a_pair_are_documents_of_their_own(tmp_path: Path) -> None:
     assert measured.fill.of == Counter([17])
 
 
-def test_report_shows_the_table_of_the_build(zoo: Mapping[str, Path], run: Command) -> None:
-    out = zoo["truncated"]
-    said = run("build", "-c", out / "build.yaml")
-    assert said.code == 0
-    shown = run("report", out)
-    assert shown.out.startswith(said.out)
-    assert shown.out.removeprefix(said.out) == said.err.partition("nothing to do\n")[2]
-    assert "--overflow split" in " ".join(shown.out.split())
-    lines = shown.out.splitlines()
-    assert max(map(len, lines)) <= 80
-
-
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_json_has_the_report_and_may_be_a_baseline(
     zoo: Mapping[str, Path], run: Command, tmp_path: Path, name: str
@@ -148,18 +136,6 @@ def test_json_has_the_report_and_may_be_a_baseline(
     figures = json.loads(result.out)["figures"]
     assert all(each["passed"] and each["value"] == each["baseline"] for each in figures)
     assert {"utilization", "tokens.truncated", "eos_rate"} <= {each["name"] for each in figures}
-
-
-def test_outputs_side_by_side_are_compared_with_the_first(
-    zoo: Mapping[str, Path], run: Command
-) -> None:
-    said = run("report", zoo["plain"], zoo["truncated"], zoo["plain"] / "report.json").out
-    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line}
-    assert rows["overflow"] == ["default", "truncate", "default"]
-    assert rows["strategy"] == ["default", "greedy", "default"]
-    lost = report_of(zoo["truncated"])["tokens"]["truncated"]
-    assert rows["tokens.truncated"] == ["0", f"{lost:,}", "-", "0"]
-    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_a_store_has_documents_tokens_and_lengths(tmp_path: Path, run: Command) -> None:
@@ -408,14 +384,8 @@ def test_bad_input_is_a_sentence(
     [
         ("truncated", "--overflow split"),
         ("truncated", "--strategy best_fit"),
-        ("dropped", "min_document_tokens 4"),
-        ("dropped", "max_length 32"),
-        ("left out", "packs smaller than min_pack_tokens 30"),
-        ("left out", "packs beyond a multiple of 7"),
-        ("left out", "longer than max_document_tokens 40"),
         ("windows", "for --multiple"),
         ("stride", "continue a document"),
-        ("plain", "ot read: column targets"),
     ],
 )
 def test_findings_name_cause_and_cure(

@@ -1,5 +1,7 @@
 """Samples in memory: packs are those of a twin, and give the samples back."""
 
+import hashlib
+import json
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,7 @@ def assert_pack(pack: PackedBatch, rows: list[dict[str, Any]], settings: dict[st
         labels = [*labels[1:], *labels[:1]]
     assert pack.labels is None or pack.labels.tolist() == labels
     assert (pack.labels is None) == (settings["labels"] == "none")
+    assert pack.label_kind == ("shifted" if settings["labels"] == "shifted" else "hf")
     if settings["loss_weights"] is not None:
         mode, ids = settings["loss_weights"], pack.document_ids
         weights = loss_weights(ends, np.array(labels) != -100, mode, ids)
@@ -192,6 +195,13 @@ def test_samples_and_settings_that_cannot_be_packed_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         pack_sequences(COLUMNS | columns, **{"max_tokens": 8} | settings)
+
+
+def test_packs_of_samples_are_the_same_on_every_machine() -> None:
+    rows = [{"tokens": [5] * length} for length in np.arange(97) * 7919 % 61 + 1]
+    sizes: Any = ({"max_tokens": 130}, {"max_tokens": 128}, {"num_packs": 30})
+    packs = [pack.document_ids.tolist() for size in sizes for pack in pack_sequences(rows, **size)]
+    assert hashlib.sha256(json.dumps(packs).encode()).hexdigest()[:8] == "208dd77d"
 
 
 def test_no_samples_are_no_packs_or_filler() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 Documents = Sequence[Sequence[int]]
-CODES = {"i4": 4, "u2": 8}
+CODES = {"u1": 1, "i4": 4, "u2": 8}
 """Megatron's codes of types."""
 
 

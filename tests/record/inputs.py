@@ -311,13 +311,18 @@ def _chats(folder: Path) -> None:
     (folder / "keeps.jinja").write_text(KEEPS)
     (folder / "renderer.py").write_text(RENDERER)
     (folder / "base.yaml").write_text("max_length: 48\nseed: 3\n")
+    recipe = "micro_batch_size: 2\nlearning_rate: 2e-5\nnum_epochs: 3\nwarmup_ratio: 0.1\n"
+    (folder / "recipe.yaml").write_text(recipe)
 
 
 def _token_files(folder: Path) -> None:
-    documents = [ids_of(text) or [5] for text in texts(60, seed=13)]
+    documents = [ids_of(text) for text in texts(60, seed=13)]  # some are empty
     ended = [[*document, EOS] for document in documents]
     token_files.write_megatron(folder / "megatron", documents)
     token_files.write_megatron(folder / "megatron32", documents, "i4")
+    token_files.write_megatron(
+        folder / "megatron8", [[each % 256 for each in d] for d in documents], "u1"
+    )
     token_files.write_npy(folder / "npy", documents)
     token_files.write_npy(folder / "raw_npy", documents, header=False)
     token_files.write_dolma(folder / "dolma", documents)

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from packprep.cli.main import main
+from packprep.cli.main import COMMANDS, main
 from packprep.loaders import PackedLoader, PackedShards
 
 Result = dict[str, Any]
@@ -29,7 +30,24 @@ COLUMNS = {"input_ids": "tokens", "cu_seqlens": "boundaries", "seq_lengths": "bo
 """Names of the record for columns of shards; all others are their own. `hf` stores lengths."""
 OF_THE_MACHINE = {"bytes", "peak_memory_bytes", "seconds", "sha256", "tokens_per_second"}
 """Figures of report.json that are not recorded; `bytes` are those of pyarrow."""
-COMMANDS = ("build", "tokenize", "pack", "plan", "verify", "report", "show", "export", "bulid")
+SIGNED = ("bos_id", "columns", "draw", "format_version", "ledger", "pad_id", "vocab_size")
+OF_SOURCES = ("name", "first_row", "rows", "rows_of_pass", "drawn")
+"""Facts of a manifest, and of its sources, that libraries do not change."""
+SHOWN = {
+    "show": ("show out --json", "show out --json --ids", "show out"),
+    "report": ("report out", "report same more", "report out -o page.html"),
+    "plan": (
+        "plan out --json --max-length 200,400 --padding-of-batch 3",
+        "plan out --max-length 24,300 --strategy best_fit,wrapped --overflow split,truncate "
+        "--min-pack-tokens 40 --padding-of-batch 4 --global-batch-size 3",
+        "plan out --recipe in/recipe.yaml --ranks 2",
+    ),
+}
+"""Commands whose words are recorded, without those that `VARIES` with time and libraries."""
+VARIES = (
+    r"[\d,.]+ tokens/s, [\d.]+ s|_fingerprint\W+\w+|"
+    r"[^>]+</th><td class=\W+text\W+\d+\.\d+\.\d+"
+)
 GIVEN = {"tokenizer": "in/tiny", "max_length": 64, "engine": "hf", "num_proc": 1}
 """Options of every build that has no others."""
 
@@ -53,7 +71,7 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
     are None are left out. stdin: a file.
     """
     given = shlex.split(arguments)
-    if given[:1] == [] or given[0] not in COMMANDS:
+    if given[:1] == [] or given[0] not in (*COMMANDS, "bulid"):
         given = ["build", *given, *["-o", "out"] * ("-o" not in given)]
     if given[0] in ("build", "tokenize") and "-c" not in given:
         keys = {name: value for name, value in {**GIVEN, **options}.items() if value is not None}
@@ -63,13 +81,12 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
         given += ["-c", "own.yaml"]
     out, err = io.StringIO(), io.StringIO()
     text = io.TextIOWrapper(io.BytesIO(Path(stdin).read_bytes() if stdin else b""))
-    quiet = ["-q"] * (given[0] in ("build", "tokenize", "pack"))
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        mock.patch.object(sys, "argv", ["packprep", *given, *quiet]),
+        mock.patch.object(sys, "argv", ["packprep", *given]),
         mock.patch.object(sys, "stdin", text),
-        mock.patch.dict(os.environ),
+        mock.patch.dict(os.environ, COLUMNS="80"),
     ):
         try:
             main()
@@ -77,28 +94,38 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
             error = stopped.__context__
             names = [] if error is None else [each.__name__ for each in type(error).__mro__]
             kind = "ConfigError" if "ClickException" in names else "".join(names[:1])
-            return int(stopped.code or 0), kind, err.getvalue() or out.getvalue()
+            sentence = err.getvalue().rpartition("error: ")[2]
+            return int(stopped.code or 0), kind, sentence or out.getvalue()
     return 0, "", out.getvalue()
 
 
-def result_of(out: Path) -> Result:
-    """Figures of an output, and digests of its columns, batches, findings and first pack."""
+def result_of(out: Path, printed: str) -> Result:
+    """Figures of an output, and digests of its columns, batches, facts, and what commands say.
+
+    printed: by its build.
+    """
     report, splits = json.loads((out / "report.json").read_bytes()), {}
     for split in report["splits"]:
         columns = read_columns(out, split)
         digests = {name: digest(*column) for name, column in sorted(columns.items())}
         digests["batches"] = _batches(out, split, columns)
         splits[split] = {"packs": len(columns["tokens"][0]), "columns": digests}
-    found = json.loads(_said(f"report {out} --json"))
-    said = {name: found[name] for name in ("findings", "options")}
-    said["show"] = _said(f"show {out} --json"), _said(f"show {out} --json --ids")
-    said["plan"] = _said(f"plan {out} --json --max-length 200,400 --padding-of-batch 3")
-    words = {name: _sha256(json.dumps(each, sort_keys=True)) for name, each in said.items()}
+    found = json.loads(command(f"report {out} --json", {})[2])
+    said: dict[str, Any] = {name: found[name] for name in ("findings", "options")}
+    signed = json.loads((out / "manifest.json").read_bytes())["data"]
+    said["manifest"] = [{name: signed[name] for name in SIGNED}, (out / "build.yaml").read_text()]
+    said["manifest"] += [[each[name] for name in OF_SOURCES] for each in signed["sources"]]
+    said["state"] = [path.read_text() for path in sorted(out.rglob("state.json"))]
+    same = {**report, "bytes": 1, "peak_memory_bytes": 1, "seconds": {"total": 1}}
+    more = json.loads(json.dumps(same), parse_int=lambda number: int(number) + 1)
+    for name, values in (("same", same), ("more", more)):
+        Path(name).write_text(json.dumps({**values, "report_version": 2, "tokens_per_second": 1}))
+    for name, lines in SHOWN.items():
+        said[name] = [command(line, {}) for line in lines]
+    said["report"] += [Path("page.html").read_text(), printed]
+    texts = {name: json.dumps(each).replace(str(Path.cwd()), "") for name, each in said.items()}
+    words = {name: _sha256(re.sub(VARIES, "", text)) for name, text in texts.items()}
     return {"splits": splits, "report": figures(report), **words}
-
-
-def _said(arguments: str) -> str:
-    return command(arguments, {})[2]
 
 
 def _batches(out: Path, split: str, columns: Iterable[str]) -> str:

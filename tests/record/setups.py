@@ -35,7 +35,7 @@ class Setup:
             for each in listed:
                 code, kind, said = running.command(each, self.yaml, self.stdin)
                 assert code == 0, f"{each}: {kind}: {said}"
-            return running.result_of(Path("out"))
+            return running.result_of(Path("out"), said)
 
 
 SETUPS = {
@@ -151,8 +151,8 @@ SETUPS = {
         "in/pairs_ids.jsonl --max-length 40 --overflow drop --pairs chosen,rejected "
         "--ids auto,chosen_mask,rejected_mask:mask"),
     "token files": Setup(
-        "in/megatron/x.bin in/megatron32/x.bin in/npy/x.npy in/raw_npy/x.npy in/dolma/x.npy "
-        "in/datatrove/x.ds"),
+        "in/megatron/x.bin in/megatron32/x.bin in/megatron8/x.bin in/npy/x.npy in/raw_npy/x.npy "
+        "in/dolma/x.npy in/datatrove/x.ds"),
     "parts of tokenize and pack": Setup((
         "tokenize in/a.jsonl in/b.jsonl -o store --part 0/2",
         "tokenize in/a.jsonl in/b.jsonl -o store --part 1/2",
