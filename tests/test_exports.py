@@ -202,13 +202,14 @@ def test_a_store_becomes_the_documents_that_megatron_trains(tmp_path: Path) -> N
     texts = tmp_path / "in.jsonl"
     ids = [[5, 6, 7], [8], list(range(10, 40))]
     texts.write_text("".join(json.dumps({"ids": each}) + "\n" for each in ids))
-    ends = ["--ids", "ids", "--tokenizer", "50257", "--bos", "1", "--eos", "2", "-q"]
+    ends = ["--ids", "ids", "--tokenizer", "65500", "--bos", "1", "--eos", "2", "-q"]
     command = ["tokenize", str(texts), "-o", str(tmp_path / "store"), *ends]
     cli.main(command, standalone_mode=False)
     out = export(tmp_path / "store", "megatron", tmp_path / "out")
     documents = READERS["megatron"](out, "train")
     assert [pack.tokens for pack in documents] == [[1, *each, 2] for each in ids]
     assert all(len(pack.cu_seqlens) == 2 for pack in documents)
+    assert next(out.rglob("*.idx")).read_bytes()[17] == 4  # int32, as Megatron from 65,500 ids on
     with pytest.raises(ConfigError, match="token store, which to megatron alone takes"):
         export(tmp_path / "store", "npy", tmp_path / "other")
 
@@ -244,7 +245,6 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
             export(source, to, tmp_path / "out")
 
 
-@pytest.mark.long
 def test_megatrons_own_reader_finds_the_segments_of_each_pack(tmp_path: Path) -> None:
     megatron: Any = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     rows = [{"ids": list(range(5, 5 + length))} for length in range(1, 40)]

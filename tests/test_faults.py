@@ -260,7 +260,6 @@ AGAINST: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", AGAINST)
 def test_rows_are_what_transformers_makes_of_them(
     name: str,

@@ -322,7 +322,6 @@ def test_pairs_are_the_sequences_of_a_recipe(plan: Plan) -> None:
     assert made["recipe"]["gradient_accumulation_steps"] == per_rank
 
 
-@pytest.mark.long
 def test_transformers_counts_the_steps_of_a_recipe(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     transformers: Any = pytest.importorskip("transformers")

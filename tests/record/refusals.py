@@ -79,7 +79,6 @@ JSON_ROWS = {
     b'{"text": {"text": "a"}}': "'text' object",
     b'{"text": null}': "'text'",
     b'{"text": "a", "text": "b"}': "'text' duplicate",
-    b"garbage": "JSON character 0",
     b'{"text": "a\tb"}': "control character 11",
     b'{"text": "a"},': "JSON character 13",
     b'{"text": "a"} {"text": "b"}': "JSON character 14",
@@ -289,6 +288,8 @@ LISTED = [
     Bad(f"in/openai.jsonl {CHAT} --chat-template own/gone.jinja", "own/gone.jinja"),
     Bad("in/a.jsonl --tokenizer own/gone", "own/gone", INPUT),
     Bad("in/a.jsonl --tokenizer in/bare", "in/bare BOS --bos"),
+    Bad("in/a.jsonl --tokenizer own/t", "own/t/x.tiktoken line 2 base64", INPUT, {
+        "t/x.tiktoken": b"IQ== 0\nx 1 2\n", "t/tokenizer_config.json": b'{"pat_str": "a"}'}),
     Bad("in/a.jsonl --max-lenght 64", "'--max-lenght' '--max-length'"),
     # Options that exclude each other
     Bad("in/rows.jsonl --text body --text {body}", "--text twice"),

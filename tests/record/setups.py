@@ -151,12 +151,13 @@ SETUPS = {
         "in/pairs_ids.jsonl --max-length 40 --overflow drop --pairs chosen,rejected "
         "--ids auto,chosen_mask,rejected_mask:mask"),
     "token files": Setup(
-        "in/megatron/x.bin in/megatron32/x.bin in/megatron8/x.bin in/npy/x.npy in/raw_npy/x.npy "
-        "in/dolma/x.npy in/datatrove/x.ds"),
+        "pack --tokenizer in/tiny --max-length 64 -o out in/megatron/x.bin in/megatron32/x.bin "
+        "in/megatron8/x.bin in/npy/x.npy in/raw_npy/x.npy in/dolma/x.npy in/datatrove/x.ds"),
     "parts of tokenize and pack": Setup((
         "tokenize in/a.jsonl in/b.jsonl -o store --part 0/2",
         "tokenize in/a.jsonl in/b.jsonl -o store --part 1/2",
-        "pack store -o out --max-length 64 --part 0/2 --strategy knapsack --overflow truncate",
-        "pack store -o out --max-length 64 --part 1/2 --strategy knapsack --overflow truncate",
+        "tokenize in/long.jsonl in/short.jsonl -o st2 --limit 90",
+        "pack store st2 -o out --max-length 64 --part 0/2 --strategy knapsack --overflow truncate",
+        "pack store st2 -o out --max-length 64 --part 1/2 --strategy knapsack --overflow truncate",
     )),
 }  # fmt: skip
