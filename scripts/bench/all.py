@@ -97,7 +97,7 @@ From shards in the page cache to batches, a thread that prefetches included. Sho
     ),
     "step": Benchmark(
         title="A training step on a CPU",
-        arguments="attention.py --width 512 --heads 8 --kv-heads 2",
+        arguments="attention.py --width 512 --heads 8 --kv-heads 2 --repeats 3",
         quick="attention.py --width 64 --heads 2 --kv-heads 1 --repeats 1",
         prose="""\
 Forward and backward over documents packed into one sequence, against the same documents padded to

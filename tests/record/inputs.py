@@ -316,7 +316,7 @@ def _chats(folder: Path) -> None:
 
 
 def _token_files(folder: Path) -> None:
-    documents = [ids_of(text) for text in texts(60, seed=13)]  # some are empty
+    documents = [ids_of(text) for text in (*texts(60, seed=13), "", "a")]
     ended = [[*document, EOS] for document in documents]
     token_files.write_megatron(folder / "megatron", documents)
     token_files.write_megatron(folder / "megatron32", documents, "i4")

@@ -289,7 +289,7 @@ LISTED = [
     Bad("in/a.jsonl --tokenizer own/gone", "own/gone", INPUT),
     Bad("in/a.jsonl --tokenizer in/bare", "in/bare BOS --bos"),
     Bad("in/a.jsonl --tokenizer own/t", "own/t/x.tiktoken line 2 base64", INPUT, {
-        "t/x.tiktoken": b"IQ== 0\nx 1 2\n", "t/tokenizer_config.json": b'{"pat_str": "a"}'}),
+        "t/x.tiktoken": b"IQ== 0\nx 1 7\n", "t/tokenizer_config.json": b'{"pat_str": "a"}'}),
     Bad("in/a.jsonl --max-lenght 64", "'--max-lenght' '--max-length'"),
     # Options that exclude each other
     Bad("in/rows.jsonl --text body --text {body}", "--text twice"),
