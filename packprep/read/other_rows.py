@@ -17,7 +17,7 @@ from ..schemas.columns import NO_LOSS, WHOLE
 from ..schemas.views import ListView, list_array, numpy_values
 from .reading import of_text, whole, without
 from .types import Chat, Ids, Pairs, Pieces, Render, Rows, Source, Text, sides_of
-from .values import NESTED, Columns, Kind, Problem, Problems, numbers
+from .values import NESTED, Columns, Kind, Problem, Problems, numbers, one_array
 
 _NO_PADDING = numbers("int8", "padding", (1, 1))._replace(
     value="only 1: cut the padding off", is_needed=False, is_beside=True
@@ -129,7 +129,7 @@ def other_documents(
 
 def _columns(table: pa.Table) -> dict[str, Any]:
     """Columns of documents: arrays, and `row` in numpy."""
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    columns = {name: one_array(table[name]) for name in table.column_names}
     return {**columns, "row": columns["row"].to_numpy()}
 
 
@@ -144,7 +144,7 @@ def _joined(sides: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _flat(column: Any) -> ListView:
     """Lists of a column; none in a row without a list."""
-    array = column.combine_chunks()
+    array = one_array(column)
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     offsets = np.append(0, np.cumsum(numpy_values(lengths))).astype(np.int32)
     return ListView(offsets, numpy_values(array.flatten()))

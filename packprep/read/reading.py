@@ -24,7 +24,7 @@ from ..schemas.columns import WHOLE
 from ..schemas.views import numpy_values
 from ..support.errors import ConfigError, InputError
 from .types import Batch, Ids, Piece, Render, Rows, Source, Split, Text, format_of, sides_of
-from .values import ANY, GROUP, TEXT, Kind, Problem, Problems, Raw, is_number, numbers
+from .values import ANY, GROUP, TEXT, Kind, Problem, Problems, Raw, is_number, numbers, one_array
 
 SPLIT_BYTES = 16_000_000
 _LABELS = ("labels", "completion_mask", "assistant_masks", "loss_mask")
@@ -219,7 +219,7 @@ def documents_of(raw: Raw, source: Source, render: Render | None = None) -> Batc
         table, made, facts = other_documents(raw.table, source, columns, problems, render)
     for name, kind in source.carried.items():
         if not pa.types.is_list(kind.type):
-            values = table[name].combine_chunks().fill_null(0)
+            values = one_array(table[name]).fill_null(0)
             made[name] = numpy_values(values)[made["row"]]
     if source.group is not None:
         made["group"] = _hashes(table[source.group])[made["row"]]
@@ -253,11 +253,11 @@ def of_text(table: pa.Table, rows: Text) -> tuple[dict[str, Any], dict[str, Any]
 def _text(table: pa.Table, rows: Text) -> Any:
     """Text of each row, large_string; null where a row has none."""
     if "{" not in rows.template:
-        return table[rows.template].combine_chunks()
+        return one_array(table[rows.template])
     pieces: list[Any] = []
     for literal, name in template_parts(rows.template):
         pieces.append(pa.scalar(literal, pa.large_string()))
-        pieces += [table[name].combine_chunks()] if name is not None else []
+        pieces += [one_array(table[name])] if name is not None else []
     nothing = pa.scalar("", pa.large_string())
     return pc.binary_join_element_wise(*pieces, nothing, null_handling="emit_null")
 

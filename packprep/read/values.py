@@ -158,7 +158,7 @@ def raws(rows: Iterable[Row], columns: Columns, names: Sequence[str] = ()) -> It
 
 def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:
     """A column as its kind has it; a row with another value is null, and has a problem."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = one_array(column)
     if not isinstance(array, list) and kind.json:
         cast = _cast(array, kind)
         array = _values(array, kind) if cast is None else cast
@@ -168,6 +168,12 @@ def _typed(column: Any, name: str, kind: Kind, problems: Problems) -> Any:
         for row in np.flatnonzero(array.is_null()).tolist():
             problems.setdefault(row, Problem("null", f"the row has no {name!r}"))
     return array
+
+
+def one_array(column: Any) -> Any:
+    """A column as one array; that of one chunk is not copied."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return chunks[0] if len(chunks) == 1 else column.combine_chunks()
 
 
 def _cast(array: Any, kind: Kind) -> Any:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..read.values import one_array
 from ..schemas.arrays import Int8, Int32, Int64
 from ..schemas.columns import NO_LOSS
 from ..schemas.views import ListView, list_array
@@ -131,20 +132,13 @@ def _ended(columns: dict[str, Any], tokenizer: Tokenizer) -> tuple[Any, dict[str
 
 
 def check_ids(ids: NDArray[Any], tokenizer: Tokenizer) -> None:
-    """Raise InputError for an id that the vocabulary does not have."""
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size:
+    """Raise InputError for an id that the vocabulary does not have. Unsigned, -1 is a large one."""
+    if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= tokenizer.vocab_size:
         wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
         raise InputError(
             f"the id {wrong:,} is not in the vocabulary of {tokenizer.vocab_size:,} ids; choose "
             "the tokenizer that made these ids"
         )
-
-
-def one_array(column: Any) -> Any:
-    """A column as one array; that of one chunk is not copied."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def flat(column: Any) -> tuple[NDArray[Any], Int64]:

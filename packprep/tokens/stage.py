@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from ..read.reading import read
 from ..read.types import Batch, Source, Split
+from ..read.values import one_array
 from ..schemas.files import Files
-from .encode import encode, one_array
+from .encode import encode
 from .engine import Engine
 from .store import TokenFile, read_receipt, write_tokens
 from .tokenizer import Tokenizer
