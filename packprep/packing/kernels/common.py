@@ -187,10 +187,11 @@ def shuffle_ranges(values: Int32, starts: Int64, key: np.uint64) -> None:
 
 def _shuffle_lists(values: Int32, starts: Int64, key: np.uint64, _: UInt64) -> None:
     """`_shuffle_ranges` with lists: an item of an array takes five times as long."""
+    first, last = int(starts[0]), int(starts[-1])
+    words = scrambled(key + np.arange(first + 1, last + 1).astype(np.uint64) * GOLDEN).tolist()
     for start, stop in itertools.pairwise(starts.tolist()):
         part, left = values[start:stop].tolist(), max(stop - start, 0)
-        places = np.arange(start + 1, start + 1 + left // 2).astype(np.uint64)
-        for word in scrambled(key + places * GOLDEN).tolist():
+        for word in words[start - first : start - first + left // 2]:
             for bits in (word >> 32, word & 0xFFFFFFFF):
                 i, left = bits * left >> 32, left - 1
                 part[i], part[left] = part[left], part[i]
