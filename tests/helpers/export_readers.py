@@ -121,6 +121,7 @@ def read_llama_factory(directory: Path, split: str) -> list[ReadPack]:
         lengths = [last - first for first, last in pairwise(pack.cu_seqlens)]
         assert mask[:size] == np.repeat(np.arange(1, len(lengths) + 1), lengths).tolist()
         assert set(row["labels"][size:]) <= {NO_LOSS}
+        assert not any(row["input_ids"][size:] + row["position_ids"][size:])
         assert {len(values) for values in row.values()} == {len(mask)}
         assert len(mask) % 8 == 0, "LLaMA-Factory would pad all but position_ids"
         packs.append(pack)
