@@ -132,7 +132,10 @@ def _ended(columns: dict[str, Any], tokenizer: Tokenizer) -> tuple[Any, dict[str
 
 
 def check_ids(ids: NDArray[Any], tokenizer: Tokenizer) -> None:
-    """Raise InputError for an id that the vocabulary does not have. Unsigned, -1 is a large one."""
+    """Raise InputError for an id that the vocabulary does not have.
+
+    As unsigned, a negative id is a large one.
+    """
     if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= tokenizer.vocab_size:
         wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
         raise InputError(

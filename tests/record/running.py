@@ -44,10 +44,7 @@ SHOWN = {
     ),
 }
 """Commands whose words are recorded, without those that `VARIES` with time and libraries."""
-VARIES = (
-    r"[\d,.]+ tokens/s, [\d.]+ s|_fingerprint\W+\w+|"
-    r"[^>]+</th><td class=\W+text\W+\d+\.\d+\.\d+"
-)
+VARIES = r"[\d,.]+ tokens/s, [\d.]+ s|_fingerprint\W+\w+|<td class=\W+text\W+\d+\.\d+\.\d+"
 GIVEN = {"tokenizer": "in/tiny", "max_length": 64, "engine": "hf", "num_proc": 1}
 """Options of every build that has no others."""
 
@@ -64,11 +61,13 @@ def started(folder: Path, inputs: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tuple[int, str, str]:
+def command(
+    arguments: str, options: Mapping[str, Any], stdin: str = "", *, quiet: bool = True
+) -> tuple[int, str, str]:
     """Run a command here: its exit code, the class of its error, and what it says.
 
     It is `build` if arguments begin with no command. options: of a build's YAML file; those that
-    are None are left out. stdin: a file.
+    are None are left out. stdin: a file. quiet: a build prints its errors only.
     """
     given = shlex.split(arguments)
     if given[:1] == [] or given[0] not in (*COMMANDS, "bulid"):
@@ -79,12 +78,13 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
             del keys["max_length"]
         Path("own.yaml").write_text(yaml.safe_dump(keys))
         given += ["-c", "own.yaml"]
+    quietly = ["-q"] * (quiet and given[0] in ("build", "tokenize", "pack"))
     out, err = io.StringIO(), io.StringIO()
     text = io.TextIOWrapper(io.BytesIO(Path(stdin).read_bytes() if stdin else b""))
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        mock.patch.object(sys, "argv", ["packprep", *given]),
+        mock.patch.object(sys, "argv", ["packprep", *given, *quietly]),
         mock.patch.object(sys, "stdin", text),
         mock.patch.dict(os.environ, COLUMNS="80"),
     ):
@@ -94,8 +94,7 @@ def command(arguments: str, options: Mapping[str, Any], stdin: str = "") -> tupl
             error = stopped.__context__
             names = [] if error is None else [each.__name__ for each in type(error).__mro__]
             kind = "ConfigError" if "ClickException" in names else "".join(names[:1])
-            sentence = err.getvalue().rpartition("error: ")[2]
-            return int(stopped.code or 0), kind, sentence or out.getvalue()
+            return int(stopped.code or 0), kind, err.getvalue() or out.getvalue()
     return 0, "", out.getvalue()
 
 

@@ -33,7 +33,7 @@ class Setup:
         listed = (self.commands,) if isinstance(self.commands, str) else self.commands
         with contextlib.chdir(running.started(folder, inputs, {})):
             for each in listed:
-                code, kind, said = running.command(each, self.yaml, self.stdin)
+                code, kind, said = running.command(each, self.yaml, self.stdin, quiet=False)
                 assert code == 0, f"{each}: {kind}: {said}"
             return running.result_of(Path("out"), said)
 
