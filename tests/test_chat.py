@@ -677,12 +677,6 @@ def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path
     assert 0 < sum(mask) < len(mask)
 
 
-def test_the_text_of_two_messages_needs_a_template() -> None:
-    raw = tiny_tokenizer().to_str().encode()
-    made = _renderer(raw, None).documents(pa.table({"messages": [json.dumps([HI])]}), ["messages"])
-    assert "without a chat template a row must be two texts" in made.problems[0][1]
-
-
 def test_a_template_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
     with refused(ConfigError, "the tokenizer has no chat template; give one with"):
         load_template(None, {}, {}, ())
@@ -701,14 +695,6 @@ def test_a_template_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> No
         template.render(Conversation([HI]))
     dated, notes = load_template(None, {"default": asks}, DAY, ())
     assert (dated.render(Conversation([HI])), notes) == ("31 Jan 2026", [])
-
-
-def test_a_renderer_says_where_a_template_ends_no_turn() -> None:
-    raw = tiny_tokenizer().to_str().encode()
-    open_ended = CHATML.replace("<|im_end|>", "").replace("<|im_start|>", "<s>")
-    assert _renderer(raw, finder(open_ended).template).notes()
-    closed = CHATML.replace("<|im_end|>", "</s>").replace("<|im_start|>", "<s>")
-    assert not _renderer(raw, finder(closed).template).notes()
 
 
 def test_helper_processes_render_the_same_and_pass_on_errors() -> None:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from packprep import ConfigError, MultipackSampler, pack_lengths
 from packprep.config import grammar
 from packprep.packing import strategies
-from packprep.packing.kernels.balanced import longest_first
-from packprep.packing.kernels.deal import ORDERS, sequence
+from packprep.packing.kernels.deal import ORDERS
 from packprep.packing.plan import PackPlan, feasible_bound
 from packprep.packing.repack import exchanged
 from packprep.packing.strategies import NO_LIMIT, STRATEGIES, Items
@@ -230,14 +229,6 @@ def test_shuffling_of_documents_and_of_packs_is_fair() -> None:
     assert all(400 < firsts.count(document) < 600 for document in range(6))
 
 
-def test_stream_takes_documents_in_seeded_random_order_when_asked() -> None:
-    lengths = np.random.default_rng(0).integers(1, 100, 2000)
-    near = pack_lengths(lengths, 1000, "stream", order="input")
-    far = pack_lengths(lengths, 1000, "stream", order="input", shuffle_documents=True)
-    spread = [np.mean([np.ptp(pack) for pack in packs_of(plan)]) for plan in (near, far)]
-    assert spread[0] < 200 < 1000 < spread[1]
-
-
 def instruction_lengths(count: int) -> Any:
     """Distribution a: instruction data, mean 247 tokens, packs of 2,048."""
     random = np.random.default_rng(0)
@@ -252,17 +243,6 @@ def test_limited_segments_cost_few_packs_where_plain_best_fit_wastes_many(
     plan = pack_lengths(instruction_lengths(5_000), 2048, strategy, max_segments_per_pack=slots)
     assert np.diff(plan.offsets).max() <= slots
     assert plan.gap_share <= share
-
-
-def test_stream_is_full_and_fair_and_optimal_reaches_the_bound_where_best_fit_does_not() -> None:
-    lengths = instruction_lengths(100_000)
-    stream, best, optimal = (
-        pack_lengths(lengths, 2048, strategy) for strategy in ("stream", "best_fit", "optimal")
-    )
-    assert stream.utilization >= 0.999
-    assert abs(stream.bias) <= 0.15
-    assert best.bias > 0.7
-    assert best.gap > optimal.gap == 0
 
 
 @pytest.mark.parametrize("evened", [strategies._EVENED, 0])  # 0: planned on counts, as very many
@@ -288,16 +268,6 @@ def test_balanced_is_even_to_a_token() -> None:
         plan = pack_lengths(lengths, 2048, "balanced")
         assert plan.gap == 0
         assert np.ptp(plan.fills) <= 2
-
-
-def test_on_counts_packs_are_as_full_as_one_by_one() -> None:
-    lengths = np.minimum(1024, instruction_lengths(2000))
-    with mock.patch.object(strategies, "_EVENED", 0):
-        counted = pack_lengths(lengths, 2048, "balanced", num_packs=400)
-    longest = np.argsort(-lengths, kind="stable")
-    pack_of = longest_first(lengths, np.zeros(0, np.int32), longest, 400, strategies.NO_LIMIT)
-    one_by_one = np.bincount(pack_of, lengths).astype(int).tolist()
-    assert sorted(counted.fills.tolist()) == sorted(one_by_one)
 
 
 @pytest.mark.parametrize(
@@ -502,29 +472,6 @@ def test_balanced_order_gives_every_rank_the_same_work_without_extra_packs(
     assert balanced.straggler(ranks, cost) <= most < shuffled.straggler(ranks, cost)
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_balanced_order_of_atoms_uses_the_cost_of_their_documents(strategy: str) -> None:
-    # 400 atoms of 32,768 tokens; as one segment each would cost the same.
-    lengths, atoms = [32000, 768, 16384, 16384] * 200, np.repeat(np.arange(400), 2)
-    plan = pack_lengths(lengths, 32768, strategy, order="balanced", atoms=atoms)
-    plan.check()
-    assert plan.num_packs == 400
-    assert plan.straggler(8) == 1.0
-
-
-def test_balanced_order_shuffles_its_groups() -> None:
-    plan = pack_lengths(lengths_like_the_web(60_000), 4096, order="balanced", balance_ranks=8)
-    costs = plan.costs()[: plan.num_packs // 8 * 8].reshape(-1, 8).mean(axis=1)
-    assert abs(np.corrcoef(costs, np.arange(costs.size))[0, 1]) < 0.1
-
-
-def test_packs_of_an_incomplete_group_are_last_and_the_cheapest() -> None:
-    times, longest = np.array([1, 3, 1]), np.zeros(3, np.int32)
-    packs = sequence("balanced", times, longest, np.array([9.0, 5.0, 7.0]), 0, 2)
-    assert sorted(packs[:2].tolist()) + sorted(packs[2:4].tolist()) in ([0, 2, 1, 1], [1, 1, 0, 2])
-    assert packs[4] == 1
-
-
 # As many documents of a length as in short texts: many of 100 tokens, one of 900.
 LENGTHS = np.random.default_rng(1).lognormal(5, 0.6, 20_000).clip(20, 900).astype(np.int32)
 
@@ -553,13 +500,6 @@ def test_another_seed_gives_nearly_all_documents_other_neighbours(
         assert abs(plain.num_packs - one.num_packs) <= 0.00025 * plain.num_packs
     if strategy not in ("greedy", "first_fit_input"):  # fuller or emptier by the order of documents
         assert abs(LENGTHS.sum() / max_length * (1 / one.num_packs - 1 / other.num_packs)) < 0.0005
-
-
-def test_documents_of_lengths_of_their_own_get_other_neighbours_too() -> None:
-    lengths = np.random.default_rng(2).permutation(np.arange(1, 4097)).astype(np.int32)
-    plans = [pack_lengths(lengths, 8192, "best_fit", seed, repack=True) for seed in (0, 1)]
-    plain = [pack_lengths(lengths, 8192, "best_fit", seed) for seed in (0, 1)]
-    assert (in_common(*plain), in_common(*plans) < 0.2) == (1, True)
 
 
 @given(instances(), st.integers(0, 3), st.booleans())

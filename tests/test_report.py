@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import packprep
 from packprep import BuildConfig
-from packprep.look.figures import FIGURES, figure_of, values
+from packprep.look.figures import FIGURES, values
 from packprep.look.findings import Facts, findings
 from packprep.look.gate import check
 from packprep.look.measure import Counts, measure
@@ -415,8 +415,3 @@ def test_turns_are_advised_only_for_thoughts_that_they_would_train(
     options = {} if turns == "row" else {"turns": turns}
     found = [each.sentence for each in findings(Facts(report, options, {})) if "19" in each.text]
     assert ["--turns auto" in sentence for sentence in found] == [named]
-
-
-def test_a_number_of_a_source_has_the_row_of_the_total_and_is_not_held() -> None:
-    row = figure_of("sources.a.b/c.jsonl.tokens.truncated")
-    assert (row.better, row.tolerance) == ("lower", None)
