@@ -89,7 +89,8 @@ def _made(kind: Any, value: Any) -> Any:
         kinds = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(_made(k, v) for k, v in zip(kinds, value, strict=True))
     if inner:  # a mapping
-        return {inner[0](key): _made(inner[1], item) for key, item in value.items()}
+        # JSON has keys as text, and 10 is before 2 there.
+        return dict(sorted((inner[0](key), _made(inner[1], item)) for key, item in value.items()))
     if type(value) is not origin and (origin, type(value)) != (float, int):
         raise ValueError(f"{value!r} is not of type {origin.__name__}")
     return value
