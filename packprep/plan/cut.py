@@ -4,7 +4,8 @@ Example: a document of 10 tokens, max_length 4, stride 1 -> pieces at 0, 3, 6 of
 overlap.
 
 If rows have labels, a segment without a trained token is dropped: the mean loss over no token is
-NaN. Strategy wrapped drops whole packs of such segments, so that every pack but the last is full.
+NaN. Strategy wrapped drops whole documents and packs without one, so that all packs but the last
+are full.
 
 A row has labels (int32, -100 where there is no loss) or a mask (int8, 1 where there is one);
 without either, every token is trained. These tokens never have a label: the first of a segment
@@ -243,7 +244,8 @@ def _kept(segments: Segments, kept: Bools, lost: Lost, length: Int32) -> tuple[S
     remaining = np.bincount(segments.document, new, len(length)).astype(np.int32)
     # In a fully dropped document, truncated tokens count as dropped.
     truncated = np.where(remaining == 0, 0, lost.truncated).astype(np.int32)
-    few = length - lost.of_documents - truncated - remaining
+    before = lost.dropped.get(Dropped.FEW_LOSS_TOKENS, 0)  # in `cut`, before packs are cut
+    few = before + length - lost.of_documents - truncated - remaining
     return segments, Lost(
         truncated=truncated, dropped={**lost.dropped, Dropped.FEW_LOSS_TOKENS: few}
     )
