@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config.options import PackOptions
 from ..packing.api import pack_lengths
@@ -11,7 +13,7 @@ from ..packing.kernels.common import interpreted, shuffle
 from ..packing.kernels.deal import emptiest, permuted
 from ..packing.kernels.stream import sort_packs
 from ..packing.plan import PackPlan
-from ..schemas.arrays import Int32
+from ..schemas.arrays import Int32, Int64
 from ..schemas.cost import Cost
 from ..schemas.tokens import Documents
 from ..support.hashing import Purpose, stream
@@ -62,11 +64,14 @@ def plan_window(
 
 
 def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | None) -> Packs:
-    stored = None
+    stored: Int64 | slice = slice(None)  # the documents in their order before
     wrapped = packing.cutting.wrapped and planner is None
     if packing.options.epoch and (planner is not None or wrapped):
-        visit = np.arange(len(documents), dtype=np.int32)
+        visit: NDArray[Any] = np.arange(len(documents), dtype=np.int32)
         shuffle(visit, 0, len(visit), stream(seed, Purpose.WINDOW_ORDER))
+        if packing.cutting.pairs:  # each pair where its first side is
+            first = np.maximum.accumulate(np.where(documents.part != 1, np.arange(len(visit)), 0))
+            visit = np.argsort(np.argsort(visit)[first], kind="stable")
         documents, stored = documents.take(visit), np.argsort(visit)
     segments, lost = cut(documents, packing.cutting)
     if wrapped:
@@ -79,13 +84,13 @@ def _plan(documents: Documents, packing: Packing, seed: int, planner: Planner | 
     else:
         plan = _planned(segments, packing, seed)
     kept = np.where(lost.of_documents < documents.length, documents.length, 0)
+    kept, part = kept[stored], documents.part[stored]
     if packing.cutting.pairs:  # a pair is one document
-        kept = np.add.reduceat(kept, np.flatnonzero(documents.part != 1))
-    in_order = kept if stored is None else kept[stored]
+        kept = np.add.reduceat(kept, np.flatnonzero(part != 1))
     figures = {
         "bias": plan.bias,
         "straggler": plan.straggler(packing.options.pack_order.ranks, packing.cost),
-        "padding_of_batch": padding(in_order, plan.max_length, packing.batch),
+        "padding_of_batch": padding(kept, plan.max_length, packing.batch),
     }
     large = _large(plan, segments, packing, seed) if packing.options.min_pack_tokens else plan
     return Packs(
