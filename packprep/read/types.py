@@ -143,12 +143,14 @@ class Format:
     line_of: Callable[[Source, int], int | None] = lambda source, row: None
 
 
-ENDINGS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "tsv": "csv"}
+ENDINGS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "tsv": "tsv"}
 ENDINGS |= {"txt": "text", "parquet": "parquet", "arrow": "arrow"}
 ENDINGS |= {"bin": "megatron", "npy": "npy", "ds": "datatrove"}
 """Formats by endings of file names."""
-_MODULES = {"json": "jsonl", "csv": "plain", "text": "plain", "parquet": "tables"}
-_MODULES |= {"arrow": "tables"} | dict.fromkeys(("megatron", "npy", "datatrove"), "token_files")
+_MODULES = {"json": "jsonl", "csv": "plain", "tsv": "plain", "text": "plain"}
+_MODULES |= {"parquet": "tables", "arrow": "tables"} | dict.fromkeys(
+    ("megatron", "npy", "datatrove"), "token_files"
+)
 
 
 def format_of(name: str) -> Format:

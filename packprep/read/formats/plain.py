@@ -27,8 +27,7 @@ def _opened(source: Source, newline: str | None) -> io.TextIOWrapper:
 
 
 def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Raw]:
-    ending = source.paths[0].lower().removesuffix(f".{source.compression}")
-    delimiter = "\t" if ending.endswith(".tsv") else ","
+    delimiter = "\t" if source.format == "tsv" else ","
     with _opened(source, "") as text:
         reader = csv.reader(_bounded(text, source), delimiter=delimiter, strict=True)
         header: list[str] = next(_csv_rows(reader, source), [])
@@ -109,4 +108,4 @@ def _samples(text: io.TextIOWrapper, source: Source) -> Iterator[tuple[str, int]
         yield rest, line
 
 
-FORMATS = {"csv": Format(read=_read_csv), "text": Format(read=_read_text)}
+FORMATS = dict.fromkeys(("csv", "tsv"), Format(read=_read_csv)) | {"text": Format(read=_read_text)}

@@ -40,7 +40,7 @@ def _numbers(path: Path, count: int | None, widths: Sequence[int] = ()) -> NDArr
         width = next((each for each in widths if each * (count or 0) == path.stat().st_size), 8)
         array: Any = np.load(path, "r") if is_numpy else np.memmap(path, f"<u{width}", "r")
         if array.ndim == 1 and array.dtype.kind in "uib" and count in (None, len(array)):
-            return np.asarray(array)
+            return np.asarray(array.view("u1") if array.dtype == np.bool_ else array)
         found = f"{array.dtype} of shape {array.shape}"
     except (ValueError, EOFError, SyntaxError, RecursionError, KeyError) as error:
         found = str(error)[:100]
