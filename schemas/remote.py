@@ -167,8 +167,8 @@ def keep_within(folder: Path, size: int) -> None:
     recent = time.time() - RECENT
     files = [(path.stat(), path) for path in folder.rglob("*") if path.is_file()]
     total = sum(facts.st_size for facts, _ in files)
-    for facts, path in sorted(files, key=lambda each: each[0].st_atime_ns):
-        if total > size and facts.st_atime < recent:
+    for facts, path in sorted(files, key=lambda each: each[0].st_mtime_ns):
+        if total > size and facts.st_mtime < recent:
             path.unlink(missing_ok=True)
             total -= facts.st_size
 

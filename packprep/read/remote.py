@@ -8,7 +8,6 @@ read. The least recently used files are deleted beyond `CACHE_SIZE` bytes, and f
 import glob
 import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -58,13 +57,11 @@ def files_of(url: str, output: str, mirror: Path, find: Callable[[str], Found]) 
 
 def _stand_for(path: Path, size: int) -> None:
     """Make an empty file, unless an earlier name has made it."""
-    if path.exists() and path.stat().st_size == size and not path.stat().st_mode & stat.S_IRUSR:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)  # of an earlier command: it may have changed since
-    path.touch()
-    os.truncate(path, size)
-    path.chmod(0)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.truncate(path, size)
+        path.chmod(0)
 
 
 def make_ready(source: Source) -> None:

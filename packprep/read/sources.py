@@ -180,7 +180,7 @@ def _from_hub(name: str) -> list[Path]:
 def _source(name: str, paths: Sequence[Path], same: Mapping[str, Any]) -> Source:
     """A source without number and digest. same: fields that the sources of an entry share."""
     kind, compression = known_format(paths[0].name)
-    if not kind or (compression and kind not in ("json", "csv", "text")):
+    if not kind or (compression and kind not in ("json", "csv", "tsv", "text")):
         raise InputError(
             f"{name} is of no known format; expected {_KNOWN}, of text also .gz and .zst: "
             "uncompress others"

@@ -127,7 +127,8 @@ def make_job(
 
         digest = partial(kept_digests, digests or staging / "digests")
     ids = Ids(split_at=split_at, vocab_size=tokenizer.vocab_size)
-    sources = resolve(config, ids, staging / "scratch", progress, digest)
+    # A folder of this process: others run beside it, or were killed and sources have changed since.
+    sources = resolve(config, ids, staging / "scratch" / os.urandom(4).hex(), progress, digest)
     tokens = {
         "sources": [
             {"digest": s.digest, "format": s.format, "entry": s.entry, "limit": s.limit}
@@ -213,6 +214,8 @@ def stored_job(config: BuildConfig, planner: Planner | None = None, *, digests: 
         raise ConfigError(
             "the stores were made with different tokenizers; pack each of them by itself"
         )
+    if len({entry.facts["pairs"] for entry in entries}) > 1:
+        raise ConfigError("only some of the stores have pairs; pack those by themselves")
     tokenizer = Tokenizer.from_facts(tokens[0]["tokenizer"])
     _check_bos(config, tokenizer)
     every = tokens[0] if len(tokens) == 1 else {"stores": tokens}

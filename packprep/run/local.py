@@ -36,9 +36,7 @@ def tokenize(work: Work, progress: Progress) -> None:
 
 def _own(work: Work, tasks: list[Task]) -> list[Task]:
     """The tasks of `part`, or all."""
-    if work.job.config.part is None:
-        return tasks
-    number, of = Part.parse(work.job.config.part)
+    number, of = Part.parse(work.job.config.part or "0/1")
     return [task for task in tasks if task.number % of == number]
 
 

@@ -67,7 +67,7 @@ def kept_digests(folder: Path, sources: Sequence[Source]) -> list[str]:
 
 def _kept_digest(folder: Path, source: Source) -> str:
     path = folder / digest_of([source.paths, source.state])
-    if path.exists():
+    if source.state and path.exists():  # a file at a URL may have changed: its state is not known
         return path.read_text()
     made = content_digest(source)
     keep(path, made.encode())
