@@ -34,15 +34,10 @@ class Range(NamedTuple):
         numbers = (rows - self.base).astype(np.uint64)
         return mix(np.uint64(self.key), numbers) if self.key else numbers
 
-    @property
-    def is_whole(self) -> bool:
-        """True if all rows are meant."""
-        return self.high - self.low == 2**64 - 1
-
     def has(self, rows: Int64) -> Bools:
         """Mask of the input rows that are meant."""
         inside = (rows >= self.first) & (rows < self.last)
-        if self.is_whole:
+        if self.high - self.low == 2**64 - 1:
             return inside
         keys = self.keys(rows)
         return inside & (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high))

@@ -200,6 +200,8 @@ def columns_of(source: Source) -> dict[str, Kind]:
             from .other_rows import other_columns
 
             columns |= other_columns(rows)
+    if both := columns.keys() & source.carried.keys():
+        raise ConfigError(f"--carry {min(both)} is read already; name another column")
     columns |= source.carried
     if source.group is not None:
         columns.setdefault(source.group, GROUP)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..config.checks import mix_of, names_token_files
 from ..config.options import BuildConfig
-from ..plan.account import Sums, beside
+from ..plan.account import beside
 from ..plan.documents import read_parts
 from ..plan.types import Dropped
 from ..plan.window import Planner
@@ -152,10 +152,8 @@ def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
     """The report of all windows, without the facts of the run."""
     config = work.job.config
     files = [(file.sources, file.receipt) for file in work.files]
-    others: dict[int, Sums] = {}
-    if work.drawn.left or work.drawn.again:
-        again = (part for each in work.drawn.again for part in read_parts(work.files, each))
-        others = beside(read_parts(work.files, work.drawn.left), again)
+    again = (part for each in work.drawn.again for part in read_parts(work.files, each))
+    others = beside(read_parts(work.files, work.drawn.left), again)
     names = [source.name for source in work.sources]
     report = make_report(names, files, windows, config.max_length, config.pack_order.ranks, others)
     if (mix := mix_of(config)) or config.max_tokens or config.after:
@@ -194,7 +192,8 @@ def sign_off(work: Work, times: list[float]) -> None:
         "num_proc": config.cores,
         "tokenizer": named or work.entries[0].facts.get("tokenizer"),
     }
-    seed = None if config.pack_order.name == "input" else config.seed
+    seed = job.inputs.get("after", {}).get("seed", config.seed)
+    seed = None if config.pack_order.name == "input" else seed
     facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
     if config.is_plan:
         from .stores import plan_of

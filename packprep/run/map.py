@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..config.options import BuildConfig
+from ..read.values import one_array
 from ..schemas.manifest import packs
 from ..support.errors import ConfigError, InputError
 from .build import build
@@ -84,14 +85,13 @@ class TokenizeAndPack:
 
 def _renumbered(made: pa.Table, numbers: Any) -> pa.Table:
     """The packs with numbers of rows of the dataset in place of those of the batch."""
-    name = "document_ids"
-    if name not in made.column_names or np.array_equal(numbers, np.arange(len(numbers))):
-        return made
-    column: Any = made[name].combine_chunks()
     rows = np.append(numbers, -1)  # -1 is of a filler pack
-    ids = rows[column.values.to_numpy()].astype(column.values.type.to_pandas_dtype())
-    lists = type(column).from_arrays(column.offsets, pa.array(ids))
-    return made.set_column(made.column_names.index(name), name, lists.cast(column.type))
+    for name in {"document_ids", "pair_ids"} & {*made.column_names}:
+        column: Any = one_array(made[name])
+        ids = rows[column.values.to_numpy()].astype(column.values.type.to_pandas_dtype())
+        lists = type(column).from_arrays(column.offsets, pa.array(ids))
+        made = made.set_column(made.column_names.index(name), name, lists.cast(column.type))
+    return made
 
 
 def pack_dataset(dataset: Any, tokenizer: Any, **options: Any) -> Any:

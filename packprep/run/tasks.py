@@ -176,7 +176,7 @@ class Work:
     @cached_property
     def layout(self) -> Layout:
         """Layout of the shards."""
-        facts = self.entries[0].facts
+        facts = {n: any(each.facts[n] for each in self.entries) for n in ("turns", "pairs")}
         return layout_of(self.job.config, self.job.tokenizer, self.schema, facts)
 
 

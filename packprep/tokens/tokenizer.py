@@ -50,7 +50,7 @@ class Tokenizer:
 
     @cached_property
     def token_sizes(self) -> Any:
-        """Bytes of each token, see `pieces.token_sizes`."""
+        """Bytes of each token, see `encode.token_sizes`."""
         from .encode import token_sizes
 
         return token_sizes(json.loads(self.json or b"{}"))
@@ -153,10 +153,8 @@ def load_tokenizer(source: Any, bos: str = "auto", eos: str = "auto") -> Tokeniz
         ) from None
 
 
-def split_token(source: Any, text: str | None) -> tuple[str, int] | None:
+def split_token(source: Any, text: str) -> tuple[str, int]:
     """Kind and id of `eos`, `bos` or `eos:ID`, at which rows are split; the tokenizer's own."""
-    if text is None:
-        return None
     kind, _, number = text.partition(":")
     if number:
         return kind, int(number)

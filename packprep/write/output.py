@@ -119,9 +119,9 @@ def _resume(staging: Path, facts: Mapping[str, Any], *, overwrite: bool, alone: 
     """Leave what a killed build of this identity has finished, and nothing else."""
     before = _read(staging / JOB) or {}
     if before.get("identity") != facts["identity"]:
-        receipts = [*staging.glob("tokens/tokens-*.json"), *staging.glob("receipts/*.json")]
-        if before and receipts and not overwrite:
-            options = (each["inputs"]["options"] for each in (before, facts))
+        made = ("tokens/tokens-*.json", "receipts/*.json", MANIFEST)
+        if any(any(staging.glob(name)) for name in made) and not overwrite:
+            options = (each["inputs"]["options"] for each in (before or facts, facts))
             raise ConfigError(f"{staging} {LEFT}{_changed(*options)}")
         for path in staging.iterdir():
             if path.name != "scratch":  # standard input is there
