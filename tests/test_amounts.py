@@ -112,6 +112,10 @@ def test_builds_one_after_another_train_every_row_once_and_no_row_that_was_held_
     _, out, _ = trained(tmp_path / "whole", sources=files[:2], holdout="10%:3")
     assert {row for row in held + also + rest if row < 2000} == {*out}
     assert report["splits"]["validation"]["packs"] > 0
+    for name in ("first", "second", "third"):
+        assert json.loads((tmp_path / name / "manifest.json").read_bytes())["data"]["draw"] == {
+            "seed": 5
+        }
 
 
 BUILDS = st.lists(

@@ -154,6 +154,8 @@ def test_finished_work_of_another_build_is_kept(run: Command) -> None:
     assert (said.code, said.out) == (2, "")
     assert "repeat its command, or add --overwrite (overflow was error, now default)" in said.err
     assert run(*command, "--overwrite").code == 0
+    Path("out").rename("out.incomplete")  # as a kill just before this rename leaves it
+    assert "repeat its command, or add --overwrite" in run(*command, "--seed", "1").err
 
 
 def test_nothing_is_made_in_an_output(run: Command) -> None:
@@ -339,6 +341,11 @@ def test_a_planner_of_ones_own_makes_the_packs_and_is_in_the_identity(run: Comma
     report = json.loads(Path("own/report.json").read_bytes())
     assert report["documents_per_pack"]["max"] == 2
     assert run("verify", "own").code == 0
+    for epoch in (0, 1):
+        options: dict[str, Any] = {"pairs": "prompt,chosen,rejected", "epoch": epoch}
+        config = BuildConfig(**same | {"sources": ["in/pairs.jsonl"]}, **options, output=f"{epoch}")
+        packprep.build(config, planner=by_pairs)
+        assert run("verify", f"{epoch}").code == 0
 
 
 def test_a_config_is_read_back_from_its_yaml(tmp_path: Path) -> None:

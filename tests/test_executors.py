@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,9 @@ def test_kept_digests_are_those_of_the_files_in_their_order(
         found = kept_digests(folder / "kept", sources)
         assert found == content_digests(sources)
     assert len([*(folder / "kept").iterdir()]) == len(files)
+    at_urls = [replace(each, state=()) for each in sources]  # they may have changed
+    files[0].write_text('{"text": "other"}\n')
+    assert kept_digests(folder / "kept", at_urls) == content_digests(at_urls) != found
 
 
 def slurm(stage: str, index: int, count: int) -> tuple[list[str], dict[str, str]]:

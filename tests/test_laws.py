@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packprep.plan.cut import cut
+from packprep.plan.cut import cut, wrap
 from packprep.plan.draw import BLOCK, SourceRows, draw
 from packprep.plan.types import Cutting, Dropped, Range
 from packprep.read.reading import read, splits
@@ -165,6 +165,24 @@ def test_cut_is_its_twin_and_accounts_for_every_token(
         overlap, count = sum(each[2] for each in own), sum(each[1] for each in own)
         assert length + overlap == count + lost.truncated[at] + sum(dropped.values())
         begin += length
+
+
+@given(
+    lengths=st.lists(st.integers(0, 20), max_size=12),
+    most=st.integers(1, 9),
+    mask=st.none() | st.lists(st.integers(0, 1), min_size=240, max_size=240),
+)
+def test_wrapped_packs_are_full_and_account_for_every_token(
+    lengths: list[int], most: int, mask: list[int] | None
+) -> None:
+    documents = documents_of(lengths, **({} if mask is None else {"mask": np.array(mask, "i1")}))
+    segments, lost = cut(documents, Cutting(max_length=most, overflow="split", wrapped=True))
+    pieces, offsets, lost = wrap(documents, segments, lost, most)
+    sizes = np.diff(np.append(0, np.cumsum(pieces.count))[offsets]).tolist()
+    assert sizes[:-1] == [most] * len(sizes[:-1]) or mask is not None
+    for at, length in enumerate(lengths):
+        count = int(pieces.count[pieces.document == at].sum())
+        assert length == count + sum(int(values[at]) for values in lost.dropped.values())
 
 
 @given(

@@ -122,6 +122,9 @@ def test_errors_and_ids_of_a_batch_are_those_of_the_dataset() -> None:
     skipping = TokenizeAndPack(tiny_tokenizer(), on_error="skip", multiple="2:fill", **PLAIN)
     made = skipping({"text": ["a", None, "b"]}, [7, 8, 9])
     assert made["document_ids"] == [[7, 9], [-1]]
+    pairs = TokenizeAndPack(tiny_tokenizer(), pairs="text,other", **PLAIN)
+    made = pairs({"text": ["a", "b"], "other": ["c", "d"]}, [7, 8])
+    assert made["pair_ids"] == made["document_ids"] == [[7, 7, 8, 8]]
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **PLAIN)
     with refused(InputError, "row 7 has ", "tokens but a pack holds 64"):
         strict({"text": [LONG["text"]]}, [7])

@@ -8,16 +8,18 @@ from typing import Any
 from unittest import mock
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from packprep import BuildConfig, InputError, pack, tokenize
+from packprep import BuildConfig, ConfigError, InputError, pack, tokenize
 from packprep import build as build_
 from packprep.cli.main import main
 from tests.helpers.corpus import save_tokenizer, write_jsonl
 from tests.helpers.errors import refused
+from tests.helpers.token_files import write_npy
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +178,44 @@ def test_a_file_without_rows_among_others_is_passed_over(
     names = {"folder": [folder], "glob": [folder / "*"], "names": sorted(folder.iterdir())}
     assert build(tmp_path, tokenizer, *names[how]) == 0
     assert json.loads((tmp_path / "out" / "report.json").read_bytes())["documents"]["in"] == 2
+
+
+def test_of_many_files_each_has_its_own_rows(tmp_path: Path) -> None:
+    names = [
+        str(write_jsonl(tmp_path / f"{n}.jsonl", [{"ids": [n] * n}] * n)) for n in range(1, 13)
+    ]
+    options: dict[str, Any] = {"ids": "ids", "tokenizer": 13, "output": str(tmp_path / "out")}
+    out = build_(BuildConfig(sources=names, **options))
+    sources = json.loads(out.files.read("report.json"))["sources"]
+    assert [each["tokens"]["tokens_in"] for each in sources] == [n * n for n in range(1, 13)]
+
+
+def test_the_same_bytes_under_another_ending_are_another_input(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    for ending, code in (("csv", 0), ("tsv", 2)):  # the output is of another input
+        (tmp_path / f"a.{ending}").write_text("text,b\ttext\n1,2\t3\n")
+        assert build(tmp_path, tokenizer, tmp_path / f"a.{ending}") == code
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i4"])
+def test_a_mask_beside_token_ids_may_be_of_any_type(dtype: str, tmp_path: Path) -> None:
+    write_npy(tmp_path / "in", [[1, 2, 3, 4, 5], [6, 7, 8, 9]])
+    np.save(tmp_path / "in/x.label_mask.npy", (np.arange(9) % 4 > 0).astype(dtype))
+    options: dict[str, Any] = {"ids": "input_ids,loss_mask:mask", "output": str(tmp_path / "out")}
+    build_(BuildConfig(sources=[str(tmp_path / "in")], tokenizer=10, **options))
+    labels = datasets.load_from_disk(options["output"]).to_dict()["labels"]
+    assert {label for row in labels for label in row} == {-100, 2, 3, 4, 7, 8}
+
+
+def test_stores_with_pairs_and_without_are_not_packed_together(tmp_path: Path) -> None:
+    path = str(write_jsonl(tmp_path / "a.jsonl", [{"ids": [1, 2], "b": [3]}]))
+    stores = [str(tmp_path / "one"), str(tmp_path / "two")]
+    tokenize(BuildConfig(sources=[path], ids="ids", tokenizer=9, store=stores[0]))
+    tokenize(BuildConfig(sources=[path], ids="auto", pairs="ids,b", tokenizer=9, store=stores[1]))
+    for order in (1, -1):
+        with refused(ConfigError, "only some of the stores have pairs"):
+            pack(BuildConfig(sources=stores[::order], output=str(tmp_path / "out")))
 
 
 def test_a_saved_dataset_of_several_files_is_one_source(tmp_path: Path, tokenizer: Path) -> None:

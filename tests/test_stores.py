@@ -24,6 +24,7 @@ from packprep.look.verify import verify
 from packprep.run.parts import pack_part
 from packprep.schemas.files import FormatError
 from packprep.schemas.manifest import open_output
+from packprep.schemas.remote import keep_within
 from packprep.support.errors import ConfigError
 from tests.conftest import Command
 from tests.helpers.corpus import texts, write_jsonl
@@ -344,6 +345,14 @@ def test_a_source_is_fetched_again_and_must_be_the_same(memory: Memory) -> None:
     memory.arm(1)
     build(config)
     assert digests("memory://b/out") == digests("local")
+    options = options_of("text") | {"sources": ["memory://b/in/*.jsonl"]}
+    everything = BuildConfig(output="memory://b/two", **options)
+    memory.strike = memory.kill
+    memory.arm(1)
+    with pytest.raises(KilledError):
+        build(everything)
+    memory.files.rm("/b/in/b.jsonl")
+    assert len(build(replace(everything, overwrite=True)).manifest.data["sources"]) == 1
 
 
 @pytest.fixture
@@ -355,6 +364,11 @@ def shards(base: str) -> str:
 def test_a_cache_has_the_size_that_is_asked_for(
     shards: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/x.tmp").touch()
+    os.utime(tmp_path / "c/x.tmp", (0, time.time()))  # begun long ago, and still written
+    keep_within(tmp_path / "c", -1)
+    (tmp_path / "c/x.tmp").unlink()
     monkeypatch.setattr("packprep.schemas.remote.RECENT", 0)
     manifest = open_output(shards).manifest
     sizes = [file.bytes for file in manifest.shards("train")]
