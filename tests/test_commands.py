@@ -165,6 +165,8 @@ def test_nothing_is_made_in_an_output(run: Command) -> None:
         said = run(*make, "-o", "out/sub")
         assert (said.code, "is in the finished output" in said.err) == (2, True)
     assert run("verify", "out").out == "out: sound\n"
+    said = run("export", "out", "--to", "hf", "-o", "in/a.jsonl/x").err
+    assert "in/a.jsonl: File exists; choose a place" in said
     for name in ("README.md", "more.txt"):  # repositories of the hub have the first
         Path("out", name).touch()
     assert run("verify", "out").out.startswith(
@@ -215,6 +217,7 @@ def test_an_error_names_options_that_the_command_has(
 def test_nothing_advises_to_split_pairs(run: Command, options: list[str], cause: str) -> None:
     pairs = ("in/pairs.jsonl", "--tokenizer", "in/tiny", "--pairs", "chosen,rejected")
     assert run("tokenize", *pairs, "-o", "st", "-q").code == 0
+    assert "--bos can do nothing here" in run("pack", "st", "-o", "out", "--bos", "none").err
     for command in (("build", *pairs), ("pack", "st")):
         said = run(*command, "-o", command[0], "--max-length", "24", *options)
         assert cause in " ".join(said.err.split())

@@ -234,6 +234,8 @@ def test_splits_of_a_saved_dataset_are_chosen_like_those_of_a_folder(
     datasets.DatasetDict({"train": rows, "test": rows, "other": rows}).save_to_disk(saved)
     assert build(tmp_path, tokenizer, saved) == 2
     assert f"{saved}#other+test+train" in capsys.readouterr().err
+    for name in (f"{saved}#other+no", f"{saved}/test#train"):
+        assert build(tmp_path, tokenizer, name) == 2
     assert build(tmp_path, tokenizer, f"{saved}#other+train", "-q") == 0
     sources = json.loads((tmp_path / "out/report.json").read_text())["sources"]
     assert [each["name"] for each in sources] == [f"{saved}/other", f"{saved}/train"]

@@ -125,6 +125,8 @@ def _code_of(error: Exception) -> int:
             sentence, code = str(error), 3 if error.again else 2
         case OSError() if error.errno in _DISK:
             sentence, code = f"{error.filename or 'the disk'}: {error.strerror}; {_MAKE_ROOM}", 3
+        case OSError() if error.filename:
+            sentence = f"{error.filename}: {error.strerror}; choose a place that can be written"
         case MemoryError():
             sentence, code = "memory is used up; give less max_memory or fewer --num-proc", 3
         case _:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from ..config.checks import names_token_files
+from ..config.grammar import flag
 from ..config.options import GROUPS
 from ..run.build import pack
 from ..run.parts import pack_part
+from ..support.errors import ConfigError
 from .options import command as make
 from .options import config_of, progress_of
 from .printing import print_output
@@ -13,6 +16,10 @@ from .printing import print_output
 def run(config_file: str | None, quiet: bool, **given: Any) -> None:
     """Pack, and print the closing table."""
     config = config_of(given, config_file)
+    for name in ("tokenizer", "bos", "eos", "ids"):
+        if given[name] is not None and not names_token_files(config.sources):
+            what = f"{flag(name)} can do nothing here: the tokens are there already"
+            raise ConfigError(f"{what}; leave it out")
     with progress_of(quiet) as progress:
         output = (pack_part if config.part else pack)(config, progress=progress)
     if not quiet and output is not None:

@@ -58,7 +58,7 @@ def resolve(
                 "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:
-                for shown, paths in _files(name, config.output, scratch):
+                for shown, paths in _files(name, config.output or config.store or "", scratch):
                     source = _source(redacted(shown), paths, same)
                     again += found.setdefault(os.path.realpath(paths[0]), source) is not source
         sources = [*found.values()]
@@ -92,17 +92,17 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
     place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
     path = Path(place)
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
-        saved = [path]
+        saved, names = [path], [""]
         if (path / "dataset_dict.json").exists():
             saved = sorted(child for child in path.iterdir() if (child / "state.json").exists())
             names = [_SPLITS.get(child.name, child.name) for child in saved]
-            saved = _of_split(saved, names, place, split)
+        saved = _of_split(saved, names, place, split)
         return [(str(folder), saved_files(folder)) for folder in saved]
     if path.is_dir() or (glob.has_magic(place) and not os.path.lexists(place)):
         files = _matching(place, output)
         files = _of_split(files, [split_name(file, place) for file in files], place, split)
     elif os.path.lexists(place):
-        files = [path]
+        files = _of_split([path], [split_name(path, str(path.parent))], place, split)
     elif Path(f"{place}.idx").is_file():  # Megatron names both files by what they share
         files = [Path(f"{place}.idx")]
     else:
@@ -135,7 +135,7 @@ def _of_split(files: Sequence[Path], splits: Sequence[str], place: str, asked: s
     named = sorted({*splits} - {""})
     wanted = {_SPLITS.get(word, word) for word in asked.split("+")} if asked else {*splits}
     chosen = [file for file, name in zip(files, splits, strict=True) if name in wanted]
-    if not chosen or (not asked and len(named) > 1):
+    if not chosen or wanted - {*splits} or (not asked and len(named) > 1):
         raise InputError(
             f"{place} has files of splits {', '.join(named) or 'without a name'}; name one, such "
             f"as {place}#{(named or ['train'])[0]}, or all: {place}#{'+'.join(named)}"
