@@ -26,7 +26,7 @@ class CallDocuments(NamedTuple):
 
 def documents_of_batch(batch: PackedBatch) -> CallDocuments:
     bounds = batch.cu_seqlens.unique_consecutive().tolist()
-    real = real_segments(batch)[: len(bounds) - 1].tolist()  # empty ones are the last
+    real = real_segments(batch)[batch.cu_seqlens.diff() > 0].tolist()
     return _checked(CallDocuments(batch.tokens, len(batch), bounds, real))
 
 

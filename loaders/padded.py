@@ -67,9 +67,9 @@ def to_padded(
 
     batch = as_trained(batch)
 
-    place = _places(batch, rows)
-    if not len(place.lengths):
+    if rows == "segments" and not real_segments(batch).any():
         raise ValueError("the batch has no segment, only filler; there is nothing to make rows of")
+    place = _places(batch, rows)
     longest = int(place.lengths.max())
     if padding != "longest" and padding < longest:
         raise ValueError(

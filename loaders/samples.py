@@ -197,7 +197,7 @@ class _Maker:
         extra = {
             name: extended(samples.values[name][members])
             if kind == "segment"
-            else placed(samples.runs[name], samples.runs[name][0].dtype)
+            else placed(samples.runs[name], next(iter(samples.runs[name]), tokens).dtype)
             for name, kind in samples.kinds.items()
             if name != samples.key
         }

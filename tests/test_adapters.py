@@ -60,11 +60,12 @@ def cases(draw: st.DrawFn) -> Case:
         st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=1, max_size=3)
     )
     has_ids, has_lengths = draw(st.booleans()), draw(st.booleans())
+    fillers = draw(st.sampled_from([st.booleans(), st.just(True)]))
     packs, token = list[list[Segment]](), 10
     for pack in sizes:
         made = []
-        for at, length in enumerate(pack):
-            filler = has_ids and at > 0 and draw(st.booleans())
+        for length in pack:
+            filler = has_ids and draw(fillers)
             real = draw(st.integers(1, length)) if has_lengths else length
             tokens = [*range(token, token + length)]
             labels = [NO] + [NO if each % 3 == 0 else each for each in tokens[1:]]
@@ -269,6 +270,10 @@ def test_rows_of_one_length_are_those_written_segment_by_segment(
         "padding_positions": data.draw(st.sampled_from(["restart", "zero"])),
         "pad_to_multiple_of": data.draw(st.integers(1, 4)),
     }
+    if options["rows"] == "segments" and all(each.filler for each in case.segments):
+        with pytest.raises(ValueError, match="only filler"):
+            to_padded(case.batch, mask=mask, attention_mask=named, **options)
+        return
     expected = padded(case, options)
     numbers = expected.pop("segment_ids")
     several = max(map(max, numbers)) > 1

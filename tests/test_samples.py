@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from packprep.loaders import PackedBatch, loss_weights, pack_sequences, unpack  # noqa: E402
+from packprep.loaders.call_documents import documents_of_batch  # noqa: E402
 from tests.helpers import reference  # noqa: E402
 from tests.helpers.containers import rollouts  # noqa: E402
 
@@ -71,6 +72,9 @@ def assert_pack(pack: PackedBatch, rows: list[dict[str, Any]], settings: dict[st
         mode, ids = settings["loss_weights"], pack.document_ids
         weights = loss_weights(ends, np.array(labels) != -100, mode, ids)
         assert pack.loss_weights.tolist() == pytest.approx(weights.tolist())
+    compared = [number >= 0 for number, size in zip(pack.document_ids, sizes, strict=True) if size]
+    if any(compared[1:]):
+        assert documents_of_batch(pack.torch()).compared == compared
     real = [len(rows[number]["tokens"]) for number in own] + [0] * bool(rest)
     assert pack.segment_lengths is None if each == 1 else pack.segment_lengths.tolist() == real
     for name, values in pack.extra.items():
@@ -206,7 +210,9 @@ def test_packs_of_samples_are_the_same_on_every_machine() -> None:
 
 def test_no_samples_are_no_packs_or_filler() -> None:
     assert pack_sequences([], max_tokens=8) == unpack([]) == []
-    packs = pack_sequences([], max_tokens=8, lengths_of_all=[[5, 5], []])
-    assert [pack.document_ids.tolist() for pack in packs] == [[-1], [-1]]
-    assert [pack.labels.tolist() for pack in packs] == [[-100], [-100]]
-    assert unpack(packs) == []
+    for names in (["tokens"], ["tokens", "labels"], ["tokens", "loss_mask", "rewards"]):
+        none = {name: list[int]() for name in names}
+        packs = pack_sequences(none, max_tokens=8, lengths_of_all=[[5, 5], []])
+        assert [pack.document_ids.tolist() for pack in packs] == [[-1], [-1]]
+        assert [pack.labels.tolist() for pack in packs] == [[-100], [-100]]
+        assert unpack(packs) == []
