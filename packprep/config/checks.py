@@ -203,8 +203,7 @@ _CHECKS: dict[Callable[["BuildConfig"], None], tuple[str, ...]] = {
 
 def entries_of(config: "BuildConfig") -> list[dict[str, Any]]:
     """The entries of `sources`: `path`, a list, and the options that each has of its own."""
-    named = [each if isinstance(each, Mapping) else {"path": str(each)} for each in config.sources]
-    entries = [{**each} for each in named]
+    entries: list[Any] = [{**s} if isinstance(s, Mapping) else {"path": s} for s in config.sources]
     for entry in entries:
         path = entry.get("path")
         entry["path"] = path if isinstance(path, list | tuple) else [path]
@@ -215,6 +214,8 @@ def entries_of(config: "BuildConfig") -> list[dict[str, Any]]:
             raise ConfigError(
                 f"{where} has the unknown key {unknown[0]!r}, expected one of {', '.join(_KEYS)}"
             )
+        if {"text", "sample_by"} & {*entry} and ("ids" in entry or kind_of_rows(config) != "text"):
+            raise ConfigError(f"{where} has other rows than text; leave out text and sample_by")
         if (count_of(entry.get("limit", 1)) or 0) < 1:
             raise ConfigError(f"{where}: limit is {entry['limit']}, expected at least 1")
     return entries

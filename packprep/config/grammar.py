@@ -21,7 +21,7 @@ _SIZES |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _COUNTS = {**_SIZES, "b": 10**9}
 _SIZES |= {f"{unit}b": amount for unit, amount in _SIZES.items()}
 _AMOUNT = re.compile(r"\s*([0-9][0-9_]{0,20}(?:\.[0-9]{1,20})?)\s*([a-z]{0,3})\s*", re.I)
-_SHARE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})\s*(%?)\s*")
+_SHARE = re.compile(r"\s*((?=\.?[0-9])[0-9]{0,20}\.?[0-9]{0,20}(?:e-[0-9]{1,2})?)\s*(%?)\s*")
 
 
 def wrong(option: str, value: Any, expected: str) -> NoReturn:
@@ -55,7 +55,7 @@ def _amount(value: Any, units: dict[str, int]) -> int | None:
 
 
 def share_of(value: Any) -> Fraction | None:
-    """One hundredth of "1%", "0.01" and 0.01, exactly; None for others."""
+    """One hundredth of "1%", "0.01", 0.01 and 1e-2, exactly; None for others."""
     match = None if isinstance(value, bool) else _SHARE.fullmatch(str(value))
     return None if match is None else Fraction(match[1]) / (100 if match[2] else 1)
 
@@ -198,8 +198,6 @@ class IdColumns(NamedTuple):
             names, kind = value, ""
         columns = tuple(names.split(","))
         if len(columns) not in ((1, 3) if pairs else (1, 2)) or not all(columns):
-            kinds = (
-                "auto,A,B:labels or :mask of pairs" if pairs else "COLUMN,LABELS:labels or :mask"
-            )
-            wrong("ids", value, kinds)
+            expected = "auto,A,B" if pairs else "COLUMN,LABELS"
+            wrong("ids", value, f"{expected}:labels or :mask")
         return IdColumns(columns, kind or None)

@@ -288,6 +288,7 @@ def _value(spec: Any, value: Any) -> Any:
     kinds = tuple(get_origin(kind) or kind for kind in get_args(spec.type) or (spec.type,))
     read: Callable[[Any], int | None] | None = spec.metadata.get("read")
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    value = str(value) if spec.name in ("bos", "eos") and type(value) is int else value  # an id
     if value is None:
         return spec.default
     if spec.metadata.get("several"):

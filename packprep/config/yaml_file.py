@@ -115,7 +115,7 @@ def load_yaml(text: str, where: str = "") -> Any:
             return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            keys = Counter(str(key.value).replace("-", "_") for key, _ in node.value)
             for key, count in keys.items():
                 if count > 1:
                     line = node.start_mark.line + 1

@@ -167,13 +167,13 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
     if "{" not in template:
         return [("", template)]
     try:
-        parts = [(text, name) for text, name, _, _ in string.Formatter().parse(template)]
+        parts = [*string.Formatter().parse(template)]
     except ValueError as error:
         raise ConfigError(f"--text {template!r} does not parse: {error}") from None
-    names = [name for _, name in parts if name is not None]
+    names = ["" if how or kind else name for _, name, how, kind in parts if name is not None]
     if not names or "" in names:
         raise ConfigError(f"--text {template!r} names no column; write {{title}} for column title")
-    return parts
+    return [(text, name) for text, name, _, _ in parts]
 
 
 def rows_of(config: BuildConfig, own: Mapping[str, Any], ids: Ids) -> Rows:

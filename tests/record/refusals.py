@@ -232,6 +232,7 @@ OF_YAML: dict[bytes, str] = {
     b"- a\n": "own/x.yaml NAME",
     b"max_lenght: 64\n": "own/x.yaml 'max_lenght' 'max_length'",
     b"seed: 1\nseed: 2\n": "own/x.yaml 'seed'",
+    b"max-length: 64\nmax_length: 64\n": "own/x.yaml 'max_length'",
     b"seed: ${RECORD_NOT_SET}\n": "own/x.yaml line 1 RECORD_NOT_SET",
     b"include: gone.yaml\n": "own/x.yaml own/gone.yaml",
     b"include: x.yaml\n": "own/x.yaml 8",
@@ -283,6 +284,10 @@ LISTED = [
     Bad("in/rows.jsonl --carry title", "in/rows.jsonl 'title' string", INPUT),
     Bad("in/rows.jsonl --carry quality:int32", "in/rows.jsonl row 1 'quality' 0.142857", INPUT),
     Bad("in/rows.jsonl --text {title", "--text '{title'"),
+    Bad("in/rows.jsonl --text {title!r}{body:>9}", "--text '{title!r}{body:>9}' {title}"),
+    *(Bad(f"{rows} --max-length 64", "in/x.jsonl text sample_by", yaml={"sources": [
+        {"path": "in/x.jsonl", "text": "body"} | own]})
+        for rows, own in (("--messages m", {}), ("--pairs a,b", {}), ("", {"ids": "ids"}))),
     Bad("in/ids.jsonl --tokenizer in/chat --messages auto", "in/ids.jsonl messages ids", INPUT),
     Bad("in/openai.jsonl --messages messages", "--chat-template"),
     Bad(f"in/openai.jsonl {CHAT} --chat-template own/gone.jinja", "own/gone.jinja"),
