@@ -244,10 +244,15 @@ def test_a_dry_run_says_what_the_build_makes_and_leaves_nothing(run: Command) ->
     assert not Path("out").exists()
     assert not Path("out.incomplete").exists()
     assert "the first 16 MB of each source, 100.0% of the text" in dry.out
+    Path("after.yaml").write_text("after: out\n")
     assert run(*BUILD, "-o", "out").code == 0
     report = json.loads(Path("out/report.json").read_bytes())
     whole = f"about {report['tokens']['tokens_packed']:,} tokens in {report['packs']:,} packs"
     assert whole in dry.out
+    for options in (["-o", "out", "--dry-run"], []):
+        name = "plan" if not options else "build"
+        after = run(name, *BUILD[1:], *options, "-c", "after.yaml")
+        assert (after.code, f"{report['packs']:,}" in after.out) == (0, True), after.err
 
 
 def test_a_full_disk_is_predicted_before_the_text_is_read(
@@ -356,6 +361,8 @@ def test_a_config_is_read_back_from_its_yaml(tmp_path: Path) -> None:
         sources=["a b,c.jsonl", {"path": "${b}.jsonl", "limit": 3}],
         output=tmp_path / "out",  # type: ignore[arg-type]
         tokenizer="in/tiny",
+        eos=2,  # type: ignore[arg-type]
+        weights=[5e-05, 1],
         max_length="8Ki",
         carry=["stars:int32"],
         columns="document_ids",
@@ -366,7 +373,7 @@ def test_a_config_is_read_back_from_its_yaml(tmp_path: Path) -> None:
     path = tmp_path / "build.yaml"
     path.write_text(config.to_yaml())
     assert BuildConfig(**from_yaml(path)) == config
-    assert (config.max_length, config.window) == (8192, 2_000_000_000)
+    assert (config.max_length, config.window, config.eos) == (8192, 2_000_000_000, "2")
 
 
 WEIRD: tuple[Any, ...] = (

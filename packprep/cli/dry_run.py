@@ -18,12 +18,12 @@ from ..support.progress import Progress
 def dry_run(config: BuildConfig, progress: Progress) -> Iterator[tuple[Output, float]]:
     """The output of a sample while the context lasts, and the share of the text that it has.
 
-    A sample has one split, and no multiple is made of its packs. The share is 1 if rows are
-    limited. Nothing is written where the build would write.
+    A sample has one split, it begins with the sources, and no multiple is made of its packs. The
+    share is 1 if rows are limited. Nothing is written where the build would write.
     """
     with TemporaryDirectory(prefix="packprep-", ignore_cleanup_errors=True) as folder:
         small = replace(config, output=f"{folder}/out", store=f"{folder}/store", overwrite=False)
-        small = replace(small, holdout=None, multiple=1, max_tokens=None)
+        small = replace(small, holdout=None, multiple=1, max_tokens=None, after=None)
         job = make_job(small, progress, sample=True)
         sample = replace(job, splits=tuple(_first_splits(job)))
         yield make(sample, progress, time.monotonic()), share_of_text(sample, job)

@@ -1,7 +1,7 @@
 """`packprep plan`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,16 @@ def run(
         raise ConfigError("--recipe is for one plan; name one length, strategy and overflow")
     unpacked = None if recipe is None else read_recipe(Path(recipe), amount_of("ranks", ranks))
     padded, rows = amount_of("padding_of_batch", padding_of_batch), amount_of("sample", sample)
-    docs = padded or BATCH
+    docs, in_step = padded or BATCH, amount_of("global_batch_size", global_batch_size)
     with progress_of(quiet) as progress, origin_of(config, rows, docs, progress) as origin:
         plans = sweep(origin, choices, progress)
     equal = None
     if unpacked is not None:
         equal = equal_recipe(unpacked, plans[0].report, origin.scale, pairs=origin.pairs)
     if as_json:
-        print(json.dumps(_as_json(origin, plans, equal), indent=1))
+        print(json.dumps(_as_json(origin, plans, in_step, equal), indent=1))
         return
-    _print_plans(origin, plans, amount_of("global_batch_size", global_batch_size))
+    _print_plans(origin, plans, in_step)
     if rows is not None and origin.share == 1:
         print("--sample takes whole splits, about 16 MB of text: all of it is planned")
     print_sentences(notes(origin, plans, padded))
@@ -67,12 +67,18 @@ def _print_plans(origin: Origin, plans: Sequence[Planned], batch: int | None) ->
         if report := plan.report:
             row = [*name_of(plan).split(), f"{report['packs'] * origin.scale:,.0f}"]
             row += [f"{report[name]:.2%}" for name in ("utilization", "tokens_lost_share")]
-            if batch:
-                in_step = report["segments"] / max(report["packs"], 1) * batch
-                steps = report["splits"]["train"]["packs"] * origin.scale // batch
-                row += [f"{in_step:,.0f}", f"{steps:,.0f}"]
+            row += [f"{number:,.0f}" for number in _steps(report, origin.scale, batch).values()]
             rows.append(row)
     print_grid([*heads, *(["docs/step", "steps"] if batch else [])], rows, left=3)
+
+
+def _steps(report: Mapping[str, Any], scale: float, batch: int | None) -> dict[str, int]:
+    """Documents of a step, and steps, of so many packs a step; nothing for None."""
+    if batch is None:
+        return {}
+    documents = round(report["segments"] / max(report["packs"], 1) * batch)
+    steps = int(report["splits"]["train"]["packs"] * scale // batch)
+    return {"documents_per_step": documents, "steps": steps}
 
 
 def _print_recipe(equal: Equal, max_length: int) -> None:
@@ -85,7 +91,9 @@ def _print_recipe(equal: Equal, max_length: int) -> None:
         print(f"  {name}: {value}")
 
 
-def _as_json(origin: Origin, plans: Sequence[Planned], equal: Equal | None) -> dict[str, Any]:
+def _as_json(
+    origin: Origin, plans: Sequence[Planned], batch: int | None, equal: Equal | None
+) -> dict[str, Any]:
     """Figures of report.json, and the recipe; counts of a sample are scaled to the whole."""
     made: dict[str, Any] = {"from": origin.name, "sample": origin.share, "plans": []}
     names = [name for name in (*FIGURES, *MEANS) if name not in ("bos_rate", "eos_rate")]
@@ -93,6 +101,7 @@ def _as_json(origin: Origin, plans: Sequence[Planned], equal: Equal | None) -> d
         figures = {name: plan.report[name] for name in names if name in plan.report}
         for name, value in figures.items():
             figures[name] = round(value * origin.scale) if isinstance(value, int) else value
+        figures |= _steps(plan.report, origin.scale, batch) if plan.report else {}
         named = dict(zip(CHOICES, plan.choice, strict=True))
         made["plans"].append({**named, **figures, "problem": plan.problem})
     if equal is not None:

@@ -31,7 +31,7 @@ def print_output(output: Output, share: float | None = None) -> None:
         tokens, packs = report["tokens"]["tokens_packed"] / share, report["packs"] / share
         size = report["bytes"] / share / 1e6
         whole = f"about {tokens:,.0f} tokens in {packs:,.0f} packs, {size:,.1f} MB"
-        rows.append(("the whole build", whole))
+        rows.append(("all of the text", whole))
     print_table(name, rows)
     print_findings(findings(facts), sys.stderr)
 

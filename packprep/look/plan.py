@@ -147,7 +147,7 @@ def _of_text(
     config: BuildConfig, folder: Path, sample: int | None, batch: int, progress: Progress
 ) -> Origin:
     """Text, tokenized into a folder."""
-    stored = replace(config, output="", store=str(folder / "tokens"))
+    stored = replace(config, output="", store=str(folder / "tokens"), after=None)
     job = make_job(stored, progress, packs=False, sample=True)
     names = [each if isinstance(each, str) else each["path"] for each in config.sources]
     name = ", ".join(names) if len(names) < 4 else f"{len(names):,} sources"
