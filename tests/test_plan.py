@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,8 @@ def test_the_table_names_the_fullest_plan_and_the_cures(
     assert lines[1].split() == heads
     table = {tuple(line.split()[:3]): line.split()[3:] for line in lines[2:6]}
     assert table["100", "best_fit", "split"] == ["52", "90.38%", "0.00%", "8", "13"]
+    row = plan("l.txt", *arguments, *extra[:-1])["plans"][0]
+    assert (row["documents_per_step"], row["steps"]) == (8, 13)
     text = " ".join("".join(lines[6:]).split())
     assert "fullest packs, of plans that lose at most 1%: 100 best_fit split" in text
     assert re.search(r"100 greedy split: packs are filled to \d+% only: greedy makes", text)
@@ -213,9 +216,10 @@ def test_it_says_what_packing_avoids_and_how_small_packs_may_be(
         assert f"{share} of batches of 3 documents" in capsys.readouterr().out
 
 
-def sequences(count: int, packs: int, tokens: int = 1000) -> dict[str, Any]:
+def sequences(count: int, packs: int, filler: int) -> dict[str, Any]:
     """What a recipe needs of a report."""
-    return {"splits": {"train": {"segments": count, "packs": packs, "tokens": tokens}}}
+    counts = {"segments": count + filler, "packs": packs, "tokens": 1000}
+    return {"splits": {"train": counts}, "packs": packs, "bound": packs - filler, "gap": 0}
 
 
 @given(
@@ -224,9 +228,10 @@ def sequences(count: int, packs: int, tokens: int = 1000) -> dict[str, Any]:
     packs=st.integers(1, 5000),
     each=st.floats(1, 40),
     warmup=st.sampled_from([0.0, 0.03, 10]),
+    filler=st.integers(0, 1),
 )
 def test_no_number_of_packs_is_nearer_to_the_sequences_of_a_step(
-    rows: tuple[int, int, int], epochs: float, packs: int, each: float, warmup: float
+    rows: tuple[int, int, int], epochs: float, packs: int, each: float, warmup: float, filler: int
 ) -> None:
     batch, accumulation, ranks = rows
     recipe = Recipe(
@@ -239,7 +244,8 @@ def test_no_number_of_packs_is_nearer_to_the_sequences_of_a_step(
         warmup=warmup,
     )
     count = round(packs * each)
-    equal = equal_recipe(recipe, sequences(count, packs), 1.0, pairs=False)
+    report = sequences(count, packs, filler)
+    equal = equal_recipe(recipe, report, 1.0, pairs=False)
     step = batch * accumulation * ranks
     per_rank = equal.packed.micro_batch * equal.packed.accumulation
     error = abs(per_rank * ranks * count / packs - step)
@@ -248,6 +254,8 @@ def test_no_number_of_packs_is_nearer_to_the_sequences_of_a_step(
     ratio = per_rank * ranks * count / packs / step
     assert equal.packed.learning_rate == pytest.approx(1e-3 * math.sqrt(ratio), rel=0.006)
     assert equal.packed.warmup == (max(1, round(10 / ratio)) if warmup == 10 else warmup)
+    short = equal_recipe(replace(recipe, max_steps=3), report, 1.0, pairs=False)
+    assert short.packed.max_steps == max(1, round(3 / ratio))
     steps = [
         math.ceil(math.ceil(n / (b * ranks)) / a)
         for n, b, a in [(count, batch, accumulation), (packs, 1, per_rank)]
@@ -373,6 +381,7 @@ LENGTHS = ("l.txt", "--max-length", "150", "--recipe", "r.yaml")
         (("l.txt", "--max-length", "x"), {}, "max_length is 'x'"),
         (("l.txt", "--overflow", "error", "--max-length", "9"), {}, "a document of 30 tokens"),
         (("l.txt", "--ranks", "2"), {}, "ranks can do nothing"),
+        (("l.txt", "--global-batch-size", "x"), {}, "global_batch_size is 'x'"),
         (("pairs", "--overflow", "split"), {}, "would split pairs"),
         ((*LENGTHS, "--strategy", "greedy,best_fit"), {}, "recipe is for one plan"),
         (LENGTHS, [1], "r.yaml is no table"),

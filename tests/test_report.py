@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import packprep
 from packprep import BuildConfig
-from packprep.look.figures import FIGURES, values
+from packprep.look.figures import FIGURES, short_names, values
 from packprep.look.findings import Facts, findings
 from packprep.look.gate import check
 from packprep.look.measure import Counts, measure
@@ -111,9 +111,10 @@ def test_the_numbers_are_those_of_the_packs(zoo: Mapping[str, Path], name: str) 
 
 
 def test_sides_of_a_pair_are_documents_of_their_own(tmp_path: Path) -> None:
-    columns = [*COLUMNS, STANDARD["pair_ids"], STANDARD["pair_sides"]]
+    columns = [*COLUMNS, *(STANDARD[name] for name in ("pair_ids", "pair_sides", "turn_ids"))]
     ids, sides = [4, 4, 9, 9, -1], [0, 1, 0, 1, -1]
-    pairs = pack(3, 5, 2, 7, 6, document_ids=ids, pair_ids=ids, pair_sides=sides)
+    of_pairs: Any = {"pair_ids": ids, "pair_sides": sides, "turn_ids": [-1] * 5}
+    pairs = pack(3, 5, 2, 7, 6, document_ids=ids, **of_pairs)
     measured = measure(open_output(write(tmp_path / "out", [[pairs]], columns)), [])
     assert measured.documents.of == Counter([3, 5, 2, 7])
     assert (measured.segments, measured.continued) == (4, 0)
@@ -216,7 +217,11 @@ def test_the_page_is_whole_and_has_the_numbers(
         assert f"{number:,}" in page.text
     assert f"{100 * report['utilization']:.2f}%" in page.text
     pictures = content.count("<svg viewBox=")
-    assert pictures == min(24, report["packs"])
+    known = name != "no documents"
+    assert pictures == min(24, report["packs"]) * known
+    assert ("<title>row " in content) == known
+    above = max(report["gap"], report["packs"] - report["bound"])
+    assert (f"{above:,} above the least" if above else "no plan has fewer") in page.text
 
 
 def test_names_of_files_are_text_in_a_page(tmp_path: Path, run: Command) -> None:
@@ -415,3 +420,10 @@ def test_turns_are_advised_only_for_thoughts_that_they_would_train(
     options = {} if turns == "row" else {"turns": turns}
     found = [each.sentence for each in findings(Facts(report, options, {})) if "19" in each.text]
     assert ["--turns auto" in sentence for sentence in found] == [named]
+
+
+def test_names_of_sources_are_the_same_in_any_folder() -> None:
+    for names, short in ((["a.x", "b.x"], ["a.x", "b.x"]), (["a/x", "b/x"], ["a/x", "b/x"])):
+        for folder in ("", "/data/", "s3://bucket/"):
+            assert short_names([folder + names[0], f"/other/{names[1]}"]) == short
+    assert short_names(["-", "-"]) == ["-", "-"]

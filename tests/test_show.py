@@ -72,7 +72,8 @@ def test_the_text_of_a_pack_is_that_of_its_tokens(show: Show, name: str) -> None
     segments = json.loads(show(name, *packs, "--json"))
     blocks = [block for block in show(name, *packs).split("\n\n") if block.startswith("segment")]
     assert len(blocks) == len(segments)
-    assert show(name) == show(name, "0")
+    assert show(name) == show(name, "0") == show(name, "0", "0")
+    assert not any(segment["trained"][0] for segment in segments)
     for block, segment in zip(blocks, segments, strict=True):
         whole = decoder.decode(segment["tokens"], skip_special_tokens=False)
         assert segment["text"] == whole

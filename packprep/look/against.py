@@ -85,10 +85,11 @@ def _compared(
     for row, side, value in _values(job, firsts, chosen):
         number = int(np.searchsorted(firsts, row, side="right")) - 1
         place = f"{sources[number]['name']} row {row - firsts[number]}"
-        shift = size if side == 1 else 0  # the second of a pair begins after the first
+        # The second of a pair begins after the first; -1: nothing says where.
+        shift, size = size if side == 1 else 0, -1
         for part in sorted({each.part for each in chosen[row] if side in (WHOLE, each.part)}):
             encoded = trainer.encoded(value, part if side == WHOLE else WHOLE)
-            if encoded is None:
+            if encoded is None or shift < 0:
                 counts["left out"] += 1
                 continue
             counts["documents"] += 1

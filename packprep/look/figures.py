@@ -156,17 +156,16 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Paths without the folders that all share: a/b/x, a/c -> b/x, c; one alone is its last part.
+    """The last parts of paths, as few as tell them apart: a/x, b/x, c/y -> a/x, b/x, c/y.
 
-    Names that would be equal, and those of standard input or the hub, stay as they are.
+    So a name stays as it is where sources move together. Equal names stay whole.
     """
-    folders = [PurePath(name).parts[:-1] for name in names]
-    shared = next(
-        (at for at, parts in enumerate(zip(*folders, strict=False)) if len({*parts}) > 1),
-        min(map(len, folders), default=0),
-    )
-    short = ["/".join(PurePath(name).parts[shared:]) for name in names]
-    return short if len({*short}) == len(names) else [*names]
+    parts = [PurePath(name).parts for name in names]
+    for count in range(1, max(map(len, parts), default=0)):
+        short = ["/".join(each[-count:]) for each in parts]
+        if len({*short}) == len(names):
+            return short
+    return [*names]
 
 
 def as_text(name: str, value: float | None, *, change: bool = False) -> str:

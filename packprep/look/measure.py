@@ -116,6 +116,6 @@ def _batches(
             lengths = (segments.ends - segments.starts)[inside]
             documents = np.where(kept, ids, FILLER)[inside]
             measured.first.append([*zip(lengths.tolist(), documents.tolist(), strict=True)])
-        parts = flat.get("turn_ids", flat.get("pair_sides", np.zeros(len(real), np.int64)))
+        parts = flat.get("pair_sides", flat.get("turn_ids", np.zeros(len(real), np.int64)))
         keys = (ids.astype(np.int64) << _PARTS) + parts + 1
         yield count, keys[kept], real[kept]

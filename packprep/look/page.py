@@ -50,6 +50,7 @@ def page(output: Output, facts: Facts) -> str:
         measured = measure(output, report["windows"])
     except (ValueError, IndexError) as error:  # FormatError too
         raise FormatError(f"{error}; packprep verify {output.files} names all damage") from None
+    rows_known = "document_ids" in output.manifest.columns  # else no picture: it would invent them
     names = short_names([source["name"] for source in report["sources"]])
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
@@ -71,7 +72,7 @@ def page(output: Output, facts: Facts) -> str:
             ("Fill of packs", "tokens", "packs", measured.fill),
         ],
         histogram=histogram,
-        packs=list(pictures(measured.first, data, report)),
+        packs=list(pictures(measured.first, data, report)) if rows_known else [],
         colors=_COLORS,
         sources=list(zip(names, report["sources"], strict=True)),
         options=facts.options,

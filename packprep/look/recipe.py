@@ -135,9 +135,9 @@ def equal_recipe(recipe: Recipe, report: Mapping[str, Any], scale: float, *, pai
     scale: what its counts are multiplied with.
     """
     split = report["splits"]["train"]
-    sequences, packs, tokens = (
-        max(1, round(split[name] * scale)) for name in ("segments", "packs", "tokens")
-    )
+    filler = max(report["packs"] - report["bound"] - report["gap"], 0)  # packs of --multiple
+    counts = (split["segments"] - filler, split["packs"], split["tokens"])
+    sequences, packs, tokens = (max(1, round(count * scale)) for count in counts)
     sequences = sequences // 2 if pairs else sequences
     per_rank = recipe.rows_per_step / recipe.ranks * packs / sequences
     packed = replace(recipe, micro_batch=1, accumulation=max(1, round(per_rank)))
@@ -148,7 +148,7 @@ def equal_recipe(recipe: Recipe, report: Mapping[str, Any], scale: float, *, pai
     packed = replace(
         packed,
         warmup=warmup,
-        max_steps=round(recipe.max_steps / ratio) if recipe.max_steps > 0 else -1,
+        max_steps=max(1, round(recipe.max_steps / ratio)) if recipe.max_steps > 0 else -1,
         learning_rate=float(f"{recipe.learning_rate * math.sqrt(ratio):.3g}"),
     )
     return equal._replace(packed=packed)

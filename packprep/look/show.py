@@ -43,7 +43,7 @@ class Shown(NamedTuple):
 
 
 def shown_packs(output: Output, split: str | None, numbers: Sequence[int]) -> list[Shown]:
-    """The segments of these packs, in this order. split: None for the first one.
+    """The segments of these packs, in this order, once. split: None for the first one.
 
     Raises ConfigError for what is not there.
     """
@@ -64,7 +64,7 @@ def shown_packs(output: Output, split: str | None, numbers: Sequence[int]) -> li
     by_pack: dict[int, list[Shown]] = {number: [] for number in numbers}
     for each in _shown(output, split, chosen, min(numbers), max(numbers)):
         by_pack[each.pack].append(each)
-    return [each for number in numbers for each in by_pack[number]]
+    return [each for of_pack in by_pack.values() for each in of_pack]
 
 
 def shown_document(output: Output, document: int) -> list[Shown]:
@@ -132,7 +132,7 @@ def _segments(
             begin, end = int(places.starts[segment]), int(places.ends[segment])
             length = value("segment_lengths", segment) or end - begin  # filler has none
             ids = tokens[begin : begin + length]
-            trained = np.ones(len(ids), np.bool_)
+            trained = np.arange(len(ids)) > 0  # the first token has nothing before it
             if labels is not None:
                 trained = labels[begin : begin + length] != NO_LOSS
             turn, side = value("turn_ids", segment), value("pair_sides", segment)
