@@ -128,6 +128,8 @@ def test_errors_and_ids_of_a_batch_are_those_of_the_dataset() -> None:
     strict = TokenizeAndPack(tiny_tokenizer(), overflow="error", **PLAIN)
     with refused(InputError, "row 7 has ", "tokens but a pack holds 64"):
         strict({"text": [LONG["text"]]}, [7])
+    with refused(InputError, "this is a row, and no batch; give map batched=True"):
+        strict({"text": "one row"})
     with refused(InputError, "the columns text make no table"):
         strict({"text": ["a", 3]})
 

@@ -81,21 +81,6 @@ def test_a_row_is_the_report_of_a_build(plan: Plan, name: str) -> None:
         assert {"utilization", "packs", "gap", "bias", "padding_of_batch"} <= row.keys()
 
 
-@pytest.mark.parametrize(("name", "length"), [("text", "64"), ("pairs", "24"), ("chats", "99")])
-def test_overflow_is_a_choice_too(plan: Plan, name: str, length: str) -> None:
-    options = (*CASES[name], "--max-length", length, "--overflow")
-    rows = plan(*options, "truncate,drop")["plans"]
-    assert [row["overflow"] for row in rows] == ["truncate", "drop"]
-    for row in rows:
-        assert differing(row, report_of("build", *options, row["overflow"])) == []
-
-
-def test_a_plan_without_packs_says_why(plan: Plan) -> None:
-    made = plan(*CHATS, "--max-length", "24,99", "--overflow", "drop")["plans"]
-    assert [bool(row["problem"]) for row in made] == [True, False]
-    assert "no pack is left" in made[0]["problem"]
-
-
 @pytest.mark.parametrize("name", ["text", "pairs", "chats"])
 def test_a_store_has_the_plans_of_its_packs(plan: Plan, name: str) -> None:
     packing = ["--max-segments", "3"] if name == "chats" else []

@@ -52,6 +52,8 @@ def table(report: Report, tokenizer: Mapping[str, Any]) -> Iterator[tuple[str, s
     tokens, documents = report["tokens"], report["documents"]
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in documents["skipped"].items())
     yield "documents", f"{documents['in']:,}" + (f" (skipped: {skipped})" if skipped else "")
+    if documents["empty"]:
+        yield "without tokens", f"{documents['empty']:,} of them"
     yield "tokens", f"{tokens['tokens_in']:,}"
     for end in ("bos", "eos"):
         if end in tokenizer:

@@ -173,7 +173,7 @@ def template_parts(template: str) -> list[tuple[str, str | None]]:
     names = ["" if how or kind else name for _, name, how, kind in parts if name is not None]
     if not names or "" in names:
         raise ConfigError(f"--text {template!r} names no column; write {{title}} for column title")
-    return [(text, name) for text, name, _, _ in parts]
+    return [(t.replace(r"\n", "\n").replace(r"\t", "\t"), name) for t, name, _, _ in parts]
 
 
 def rows_of(config: BuildConfig, own: Mapping[str, Any], ids: Ids) -> Rows:

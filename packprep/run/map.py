@@ -55,6 +55,8 @@ class TokenizeAndPack:
         """
         if isinstance(batch, pa.Table):
             return self._packed(batch, indices)
+        if any(isinstance(values, str) for values in batch.values()):
+            raise InputError("this is a row, and no batch; give map batched=True, batch_size=None")
         try:
             table = pa.table({name: pa.array(values) for name, values in batch.items()})
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -64,9 +66,8 @@ class TokenizeAndPack:
     def _packed(self, table: pa.Table, indices: Sequence[int] | None) -> pa.Table:
         if len(table) < _SMALL_BATCH and not self.warned:
             self.warned = True
-            what = f"packing a batch of {len(table):,} rows by itself"
-            advice = "small batches leave packs half empty, so give map batch_size=None"
-            warnings.warn(f"{what}; {advice}", stacklevel=3)
+            what = f"packing a batch of {len(table):,} rows by itself; small batches leave packs"
+            warnings.warn(f"{what} half empty, so give map batch_size=None", stacklevel=3)
         numbers = np.arange(len(table)) if indices is None else np.asarray(indices, np.int64)
         with TemporaryDirectory(prefix="packprep-") as folder:
             path, output = Path(folder) / "rows.arrow", Path(folder) / "packed"

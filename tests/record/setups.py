@@ -63,7 +63,7 @@ SETUPS = {
         "in/rows.csv.gz --tokenizer in/deepseek --max-length 256 --strategy balanced:90"),
     "saved dataset, stride": Setup(
         "in/saved --tokenizer in/o200k --stride 16 --seed 2147483648 "
-        "--text '# {title}\n\n{body}\n'"),
+        "--text '# {title}\\n\\n{body}\n'"),
     "glob, tiktoken, limit": Setup(
         "'in/parts/part-*.jsonl.gz' --tokenizer in/tiktoken --limit 60",
         needs="tiktoken"),
