@@ -64,12 +64,11 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     With `part`, other splits of it may be open.
     """
     progress = progress or Silent()
-    job = make_job(config, progress, packs=False)
-    work = Work(job)
-    with cluster_of(job) as work.cluster:
+    work = Work(make_job(config, progress, packs=False))
+    with cluster_of(work.job) as work.cluster:
         tokenize_files(work, progress)
     if config.part is not None:  # others may read what is in the scratch folder
-        return read_entry(job.entries[0])
+        return read_entry(work.job.entries[0])
     here = beside_store(str(config.store))
     shutil.rmtree(here if is_url(config.store) else here / "scratch", ignore_errors=True)
     return work.entries[0]
@@ -153,7 +152,8 @@ def report_of(work: Work, windows: Sequence[WindowFile]) -> dict[str, Any]:
     config = work.job.config
     files = [(file.sources, file.receipt) for file in work.files]
     again = (part for each in work.drawn.again for part in read_parts(work.files, each))
-    others = beside(read_parts(work.files, work.drawn.left), again)
+    left = read_parts(work.files, work.drawn.left)
+    others = beside(left, again) if work.drawn.left or work.drawn.again else {}
     names = [source.name for source in work.sources]
     report = make_report(names, files, windows, config.max_length, config.pack_order.ranks, others)
     if (mix := mix_of(config)) or config.max_tokens or config.after:

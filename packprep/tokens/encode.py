@@ -32,23 +32,18 @@ def encode(table: pa.Table, tokenizer: Tokenizer, engine: Engine | None) -> pa.T
     `pieces`, which may get a `mask`; other columns are kept, and lists stay aligned with the
     tokens. engine: None for ids. Raises InputError for ids that the vocabulary does not have.
     """
+    names = [name for name in table.column_names if name not in ("text", "pieces")]
+    rest = {name: one_array(table[name]) for name in names}
+    if "text" in table.column_names:
+        assert engine is not None
+        return pa.table({"tokens": _encoded(table["text"], tokenizer, engine), **rest})
     if "pieces" in table.column_names:
         assert engine is not None
         made = encode_pieces(one_array(table["pieces"]), engine.encode, tokenizer.token_sizes)
-        table = table.drop_columns(["pieces"])
-        rest = {name: one_array(table[name]) for name in table.column_names}
         rest["ids"] = lists(made.ids, made.offsets)
         if made.mask is not None:
             rest["mask"] = lists(made.mask, made.offsets)
-        tokens, rest = _ended(rest, tokenizer)
-    elif "text" in table.column_names:
-        assert engine is not None
-        tokens = _encoded(table["text"], tokenizer, engine)
-        table = table.drop_columns(["text"])
-        rest = {name: one_array(table[name]) for name in table.column_names}
-    else:
-        rest = {name: one_array(table[name]) for name in table.column_names}
-        tokens, rest = _ended(rest, tokenizer)
+    tokens, rest = _ended(rest, tokenizer)
     return pa.table({"tokens": tokens, **rest})
 
 
