@@ -117,11 +117,11 @@ def claim(
 
 def _resume(staging: Path, facts: Mapping[str, Any], *, overwrite: bool, alone: bool) -> None:
     """Leave what a killed build of this identity has finished, and nothing else."""
-    before = _read(staging / JOB) or {}
+    before = _read(staging / JOB) or (_read(staging / MANIFEST) or {}).get("data", {})
     if before.get("identity") != facts["identity"]:
         made = ("tokens/tokens-*.json", "receipts/*.json", MANIFEST)
-        if any(any(staging.glob(name)) for name in made) and not overwrite:
-            options = (each["inputs"]["options"] for each in (before or facts, facts))
+        if before and any(any(staging.glob(name)) for name in made) and not overwrite:
+            options = (each["inputs"]["options"] for each in (before, facts))
             raise ConfigError(f"{staging} {LEFT}{_changed(*options)}")
         for path in staging.iterdir():
             if path.name != "scratch":  # standard input is there
