@@ -155,6 +155,11 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
+def filler_of(report: Mapping[str, Any]) -> int:
+    """Packs that only make a multiple; each has one segment."""
+    return max(int(report["packs"] - report["bound"] - report["gap"]), 0)
+
+
 def short_names(names: Sequence[str]) -> list[str]:
     """The last parts of paths, as few as tell them apart: a/x, b/x, c/y -> a/x, b/x, c/y.
 

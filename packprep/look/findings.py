@@ -7,7 +7,7 @@ from ..chat.types import THOUGHT_KEYS
 from ..plan.types import Dropped
 from ..schemas.manifest import Output
 from .closing import lost_tokens, read_report, tokenizer_of
-from .figures import Report, as_text, values
+from .figures import Report, as_text, filler_of, values
 from .measure import Measured
 
 State = Literal["bad", "note", "good"]
@@ -85,7 +85,7 @@ def cause_of_room(facts: Facts) -> tuple[str, str]:
     strategy, multiple = options.get("strategy", "best_fit"), options.get("pad_to_multiple")
     best = "optimal" if strategy == "best_fit" else "best_fit"
     many = f"{strategy} makes {report['gap_share']:.1%} more packs than are needed"
-    filler = report["packs"] - report["bound"] - report["gap"]
+    filler = filler_of(report)
     empty = (1 - report["utilization"]) * report["packs"]
     few = f"few documents fit together into {report['max_length']:,} tokens"
     may_split = "overflow" in options and not facts.pairs

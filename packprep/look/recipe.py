@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..config.yaml_file import load_table
 from ..support.errors import ConfigError
+from .figures import filler_of
 
 _NAMES = {
     "micro_batch": ("per_device_train_batch_size", "micro_batch_size"),
@@ -135,8 +136,7 @@ def equal_recipe(recipe: Recipe, report: Mapping[str, Any], scale: float, *, pai
     scale: what its counts are multiplied with.
     """
     split = report["splits"]["train"]
-    filler = max(report["packs"] - report["bound"] - report["gap"], 0)  # packs of --multiple
-    counts = (split["segments"] - filler, split["packs"], split["tokens"])
+    counts = (split["segments"] - filler_of(report), split["packs"], split["tokens"])
     sequences, packs, tokens = (max(1, round(count * scale)) for count in counts)
     sequences = sequences // 2 if pairs else sequences
     per_rank = recipe.rows_per_step / recipe.ranks * packs / sequences

@@ -190,13 +190,14 @@ class Draw(NamedTuple):
     """What a build draws.
 
     windows: ranges of each. left: rows of a pass that are in no window. again: rows that are drawn
-    once more, pass by pass. streams: all of them.
+    once more, pass by pass. streams: all of them. seed: None in the order of the input.
     """
 
     windows: list[list[Range]]
     left: list[Range]
     again: list[list[Range]]
     streams: list[Drawn]
+    seed: int | None
 
 
 def draw(
@@ -241,7 +242,7 @@ def draw(
         ]
     if any(after) and all(each.first >= each.most for each in every):
         raise ConfigError("--after names an output that has every row; nothing is left to draw")
-    made = Draw([[] for _ in edges[0][1:]], [], [], [])
+    made = Draw([[] for _ in edges[0][1:]], [], [], [], seed)
     for each, places in zip(every, edges, strict=True):
         blocks = set[int]()
         for ranges, ends in zip(made.windows, itertools.pairwise(places), strict=True):

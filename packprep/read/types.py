@@ -148,9 +148,8 @@ ENDINGS |= {"txt": "text", "parquet": "parquet", "arrow": "arrow"}
 ENDINGS |= {"bin": "megatron", "npy": "npy", "ds": "datatrove"}
 """Formats by endings of file names."""
 _MODULES = {"json": "jsonl", "csv": "plain", "tsv": "plain", "text": "plain"}
-_MODULES |= {"parquet": "tables", "arrow": "tables"} | dict.fromkeys(
-    ("megatron", "npy", "datatrove"), "token_files"
-)
+_MODULES |= {"parquet": "tables", "arrow": "tables"}
+_MODULES |= dict.fromkeys(("megatron", "npy", "datatrove"), "token_files")
 
 
 def format_of(name: str) -> Format:

@@ -67,7 +67,8 @@ def tokenize(config: BuildConfig, *, progress: Progress | None = None) -> Entry:
     work = Work(make_job(config, progress, packs=False))
     with cluster_of(work.job) as work.cluster:
         tokenize_files(work, progress)
-    if config.part is not None:  # others may read what is in the scratch folder
+    if config.part is not None:  # others work in folders of their own beside this one
+        shutil.rmtree(Path(work.job.sources[0].mirror).parent, ignore_errors=True)
         return read_entry(work.job.entries[0])
     here = beside_store(str(config.store))
     shutil.rmtree(here if is_url(config.store) else here / "scratch", ignore_errors=True)
@@ -192,9 +193,8 @@ def sign_off(work: Work, times: list[float]) -> None:
         "num_proc": config.cores,
         "tokenizer": named or work.entries[0].facts.get("tokenizer"),
     }
-    seed = job.inputs.get("after", {}).get("seed", config.seed)
-    seed = None if config.pack_order.name == "input" else seed
-    facts = {"inputs": job.inputs, "sources": sources, "draw": {"seed": seed}, "plan": None}
+    draw = {"seed": work.drawn.seed}
+    facts = {"inputs": job.inputs, "sources": sources, "draw": draw, "plan": None}
     if config.is_plan:
         from .stores import plan_of
 

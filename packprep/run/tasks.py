@@ -117,7 +117,7 @@ class Work:
         config = self.job.config
         kept = KeptTokens(files=self.files, cutting=self.packing.cutting, held_out=self.held_out)
         mix, sample = mix_of(config), self.job.sample
-        before = {} if sample else self.job.inputs.get("after", {})
+        before = self.job.inputs.get("after", {})
         in_order = config.pack_order.name == "input"
         return draw(
             self.sources,

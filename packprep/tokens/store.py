@@ -29,12 +29,11 @@ _RECEIPT = re.compile(r"tokens-[0-9]{6}-[0-9]{3}\.json")
 class TokenFile:
     """Receipt of a token file, written after it.
 
-    split, number: of the split, and of the file in it (each 16 MB of text is one). last: of
-    its split. rows: read from each source, by its number, in the order of
-    the sources. documents, tokens: in the file, BOS and EOS included. text_bytes: of the text.
-    skipped: by source, bad rows by reason. cut: by source, documents and characters that
-    truncate_at removed. left_out, unread: by source, what the build did not read. turns: see
-    `Batch`. bytes, digest: of the file, xxh3-128.
+    split, number: of the split, and of the file in it (each 16 MB of text is one). last: of its
+    split. rows: read from each source, by its number, in the order of the sources. documents,
+    tokens: in the file, BOS and EOS included. text_bytes: of the text. skipped: by source, bad rows
+    by reason. cut: by source, documents and characters that truncate_at removed. left_out, unread:
+    by source, what the build did not read. turns: see `Batch`. bytes, digest: its xxh3-128.
     """
 
     split: int

@@ -29,7 +29,7 @@ def _sound(source: Source) -> Iterator[None]:
 def _taken(batch: Any, columns: Columns, names: list[str]) -> Raw:
     """The wanted columns that a batch has."""
     found: dict[str, Any] = {}
-    for name in columns.keys() & {name for name in names if names.count(name) == 1}:
+    for name in [name for name in columns if names.count(name) == 1]:
         column = found[name] = batch.column(name)
         view = _BINARY.get(column.type)  # bad UTF-8 is found later, with its row
         (column if view is None else column.view(view)).validate(full=True)
