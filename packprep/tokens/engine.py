@@ -75,7 +75,11 @@ class Reference:
         sizes = np.array([len(text) for text in documents], np.int64)
         parts = [documents[first:last] for first, last in ranges(sizes, CALL_BYTES)]
         ids, lengths = [], []
-        for flat, of in ahead(self._encoded, parts, usable_cores()):
+        # One part is encoded by this thread, which remembers words of the calls before.
+        encoded: Iterator[Any] = map(self._encoded, parts)
+        if len(parts) > 1:
+            encoded = ahead(self._encoded, parts, usable_cores())
+        for flat, of in encoded:
             ids.append(flat)
             lengths += of
         offsets = np.append(0, np.cumsum(np.array(lengths, np.int64)))

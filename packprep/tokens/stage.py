@@ -1,7 +1,6 @@
 """The tokenizing stage: one split of the input to token files, through a batched `datasets.map`."""
 
 import contextlib
-import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,36 +38,32 @@ def tokenize_split(
     of the split; None for all. synced: see `write_tokens`. reading: see `read`.
     """
     files: list[TokenFile] = []
-    chunks = itertools.islice(_chunks(read(split, sources, **reading)), most)
-    chunk = next(chunks, [])
-    while True:
-        following = next(chunks, None)
-        last = following is None
+    for chunk, last in _chunks(read(split, sources, **reading)):
+        last = last or len(files) + 1 == most
         name = f"tokens-{number:06d}-{len(files):03d}.json"
         if (done := read_receipt(place, name)) is None or done.last != last:
             batch, facts = _encoded(chunk, tokenizer, engine)
             facts = {"split": number, "number": len(files), "last": last, **facts}
             done = write_tokens(place, batch, facts, synced=synced)
         files.append(done)
-        if following is None:
-            return files
-        chunk = following
+        if last:
+            break
+    return files
 
 
-def _chunks(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-    """Batches put together to files of about 16 MB of text, each of which has the same columns."""
+def _chunks(batches: Iterator[Batch]) -> Iterator[tuple[list[Batch], bool]]:
+    """Batches put together to files of about 16 MB of text, each of which has the same columns.
+
+    With each, whether it is the last; there is one at least, which may be of nothing.
+    """
     chunk, size = list[Batch](), 0
     for batch in batches:
-        if chunk and batch.documents.schema != chunk[0].documents.schema:
-            yield chunk
+        if size >= SPLIT_BYTES or (chunk and batch.documents.schema != chunk[0].documents.schema):
+            yield chunk, False
             chunk, size = [], 0
         chunk.append(batch)
         size += _size(batch.documents)
-        if size >= SPLIT_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    yield chunk, True
 
 
 def _size(table: pa.Table) -> int:
