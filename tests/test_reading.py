@@ -47,16 +47,17 @@ def test_columns_that_are_not_read_are_named_once_with_their_sources(
     first = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "id": 1, "stars": 2}] * 3)
     second = write_jsonl(tmp_path / "b.jsonl", [{"stars": 1, "text": "b", "url": "x"}] * 3)
     (tmp_path / "c.csv").write_text("id,text,stars\n1,c,3\n")
-    datasets.Dataset.from_dict({"text": ["d"], "extra": [1], "stars": [1]}).to_parquet(
-        tmp_path / "d.parquet"
-    )
-    sources = (first, second, tmp_path / "d.parquet")
-    assert build(tmp_path, tokenizer, *sources, "--carry", "stars") == 0
+    rows = datasets.Dataset.from_dict({"text": ["d"], "extra": [1], "stars": [1]})
+    rows.to_parquet(third := tmp_path / "d.parquet")
+    assert build(tmp_path, tokenizer, first, second, third, "--carry", "stars") == 0
     assert "not read: columns extra, id, url\n" in capsys.readouterr().err
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert report["not_read"] == {"columns": {"extra": 1, "id": 1, "url": 1}}
-    assert build(tmp_path, tokenizer, tmp_path / "c.csv", first, "--overwrite") == 0
-    assert "not read: columns id, stars\n" in capsys.readouterr().err
+    (tmp_path / "e.jsonl.xz").write_bytes(b"x")
+    assert build(tmp_path, tokenizer, tmp_path, "--overwrite") == 0
+    said = capsys.readouterr().err
+    assert "not read, as of no known format: e.jsonl.xz\n" in said
+    assert "not read: columns extra, id, stars, url\n" in said
 
 
 def test_a_bad_row_that_is_skipped_leaves_the_labels_of_its_neighbours(

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def resolve(
     ids: what all rows of ids have. scratch: folder for a copy of standard input. digests: of all
     sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
-    found, again = dict[str, Source](), 0
+    found, again, others = dict[str, Source](), 0, list[str]()
     try:
         for number, entry in enumerate(entries_of(config)):
             same = {
@@ -58,7 +59,8 @@ def resolve(
                 "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:
-                for shown, paths in _files(name, config.output or config.store or "", scratch):
+                output = config.output or config.store or ""
+                for shown, paths in _files(name, output, scratch, others):
                     source = _source(redacted(shown), paths, same)
                     again += found.setdefault(os.path.realpath(paths[0]), source) is not source
         sources = [*found.values()]
@@ -68,6 +70,9 @@ def resolve(
         raise InputError(f"{name} cannot be read: {error.strerror}") from None
     if again:
         progress.say(f"files that are named twice are read once: {again:,}")
+    if others:
+        more = f" and {len(others) - 5:,} more" if len(others) > 5 else ""
+        progress.say(f"not read, as of no known format: {', '.join(others[:5])}{more}")
     known = dict[int, dict[str, Any]]()
     for source in sources:  # by the first file of each entry that has rows
         known[source.entry] = known.get(source.entry) or checked(source, config)
@@ -75,8 +80,13 @@ def resolve(
     return [replace(s, number=at, digest=d, **known[s.entry]) for at, (s, d) in each]
 
 
-def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequence[Path]]]:
-    """The files that a name means: those of each source, after its name in messages."""
+def _files(
+    name: str, output: str, scratch: Path, others: list[str]
+) -> Sequence[tuple[str, Sequence[Path]]]:
+    """The files that a name means: those of each source, after its name in messages.
+
+    others: gets the names of files of a folder that are of no known format.
+    """
     if name == "-":
         scratch.mkdir(parents=True, exist_ok=True)
         path = scratch / "stdin.jsonl"
@@ -88,7 +98,8 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
     if is_url(name):
         from .remote import files_of
 
-        return files_of(name, output, scratch / "urls", lambda here: _files(here, "", scratch))
+        find = partial(_files, output="", scratch=scratch, others=others)
+        return files_of(name, output, scratch / "urls", find)
     place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
     path = Path(place)
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
@@ -99,7 +110,7 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
         saved = _of_split(saved, names, place, split)
         return [(str(folder), saved_files(folder)) for folder in saved]
     if path.is_dir() or (glob.has_magic(place) and not os.path.lexists(place)):
-        files = _matching(place, output)
+        files = _matching(place, output, others)
         files = _of_split(files, [split_name(file, place) for file in files], place, split)
     elif os.path.lexists(place):
         files = _of_split([path], [split_name(path, str(path.parent))], place, split)
@@ -110,7 +121,7 @@ def _files(name: str, output: str, scratch: Path) -> Sequence[tuple[str, Sequenc
     return [(str(file), [file]) for file in dict.fromkeys(map(_tokens_of, files))]
 
 
-def _matching(place: str, output: str) -> list[Path]:
+def _matching(place: str, output: str, others: list[str]) -> list[Path]:
     """Files of a pattern, or of a known format in a folder, that have content."""
     is_folder = Path(place).is_dir()
     pattern = f"{glob.escape(place)}/**" if is_folder else place
@@ -120,8 +131,11 @@ def _matching(place: str, output: str) -> list[Path]:
         is_own = any(path.absolute().is_relative_to(each) for each in own)
         if path.is_dir():
             next(path.iterdir(), None)  # glob passes over a folder that cannot be read
-        elif not is_own and path.stat().st_size and (known_format(path.name)[0] or not is_folder):
-            files.append(path)
+        elif not is_own and path.stat().st_size:
+            if known_format(path.name)[0] or not is_folder:
+                files.append(path)
+            elif _tokens_of(path) == path:
+                others.append(str(path.relative_to(place)))
     if not files:
         raise InputError(f"{place} has no file of a known format with content; expected {_KNOWN}")
     return files
