@@ -29,9 +29,9 @@ BUDGET = {
     "plan": 1000,
     "write": 640,
     "run": 910,
-    "look": 1850,
+    "look": 1855,
     "exports": 450,
-    "cli": 980,
+    "cli": 975,
     "loaders": 3250,
 }
 """Rooms, the lowest first, with the code lines that each may have. Raising one lowers another."""

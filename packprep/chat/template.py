@@ -26,8 +26,9 @@ from ..support.errors import ConfigError, brief
 from .sandbox import Sandbox
 from .types import BadRowError, Conversation, Message, RenderError, parsed_json
 
-_CLOCK = "strftime_now"
-_DAY = f"give a day by template_variables: {{{_CLOCK}: 2026-01-31}}"
+CLOCK = "strftime_now"
+"""Function of a template, and variable of a build, for the day."""
+_DAY = f"give a day by template_variables: {{{CLOCK}: 2026-01-31}}"
 
 _ARGUMENTS = "the arguments of a tool call"
 _PROBE = {"key": "probed"}  # arguments of a call
@@ -75,13 +76,13 @@ class ChatTemplate:
         values = {**self.variables, **conversation.variables, "documents": None}
         values |= {"messages": conversation.messages, "tools": conversation.tools}
         values["add_generation_prompt"] = add_generation_prompt
-        if _CLOCK in values:
-            values[_CLOCK] = _clock(values[_CLOCK])
+        if CLOCK in values:
+            values[CLOCK] = _clock(values[CLOCK])
         try:
             return sandbox.render(template, values, marked=marked)
         except TemplateError as error:
             reason = str(error)
-            if reason == f"'{_CLOCK}' is undefined":
+            if reason == f"'{CLOCK}' is undefined":
                 reason = f"it asks for today's date; {_DAY}"
             raise RenderError(f"the chat template cannot render it: {reason}") from None
 
@@ -129,7 +130,7 @@ def _clock(day: object) -> Callable[[str], str]:
     try:
         return datetime.date.fromisoformat(str(day)).strftime
     except ValueError:
-        raise RenderError(f"{_CLOCK} is {brief(day)}, expected a day such as 2026-01-31") from None
+        raise RenderError(f"{CLOCK} is {brief(day)}, expected a day such as 2026-01-31") from None
 
 
 def _change_of_arguments(template: ChatTemplate) -> Callable[[Any], Any] | None:
@@ -239,7 +240,7 @@ def load_template(
     for source in sources.values():
         _check(source, where)
     template = ChatTemplate(sources=sources, variables={**dict(named_tokens), **variables})
-    asks = any(_CLOCK in source for source in sources.values()) and _CLOCK not in variables
+    asks = any(CLOCK in source for source in sources.values()) and CLOCK not in variables
     note = f"{where} asks for today's date, and a build has none; {_DAY}, or it writes its own"
     return template, [note] * asks
 

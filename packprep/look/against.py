@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..chat.conversations import conversation_of, rows_of
 from ..chat.documents import Rendered
-from ..chat.template import ChatTemplate
+from ..chat.template import CLOCK, ChatTemplate
 from ..chat.types import BadRowError
 from ..config.checks import kind_of_sides
 from ..read.reading import read
@@ -218,6 +218,9 @@ class _Trainer:
         source = self._template or self._tokenizer.get_chat_template(tools=value.tools)
         masked = re.search(r"{%-?\s*generation", source) is not None
         variables = {**(config.template_variables or {}), **value.variables}
+        if CLOCK in variables:
+            day = variables[CLOCK]
+            raise ConfigError(f"{self.name} writes today's date, not {day}; verify by --rebuild")
         options: dict[str, Any] = {"return_dict": True, "return_assistant_tokens_mask": masked}
         options |= {"tools": value.tools, "chat_template": self._template, **variables}
         try:
