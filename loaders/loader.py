@@ -193,7 +193,8 @@ class PackedLoader:
     def state_dict(self) -> dict[str, int]:
         """Position of the latest iteration: five integers.
 
-        It counts batches that were yielded, not those made ahead.
+        It counts batches that were yielded, not those made ahead, nor those of `loader[step]`, which
+        a torch DataLoader takes.
         """
         values = (self.shards.fingerprint, self.seed, self.epoch, self._window, self._place)
         return dict(zip(_STATE, values, strict=True))
@@ -246,7 +247,7 @@ def _ahead(
     A reader that comes back at once makes them itself: it would only wait for the thread. Closing
     the iterator stops the thread.
     """
-    pool = ThreadPoolExecutor(1, "packprep-prefetch")
+    pool, is_ending = ThreadPoolExecutor(1, "packprep-prefetch"), sys.is_finalizing
     made, is_slow = deque[Callable[[], Iterable[PackedBatch]]](), False
     try:
         for item in items:
@@ -263,7 +264,8 @@ def _ahead(
         for rest in made:
             yield from rest()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        if not is_ending():  # else modules are gone, and its thread has ended
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:

@@ -96,6 +96,14 @@ def test_small_batches_pack_by_themselves_and_say_once_what_that_costs(
     assert Hasher.hash(function) == Hasher.hash(TokenizeAndPack(tiny_tokenizer(), **PLAIN))
 
 
+def test_the_hash_for_map_is_of_the_content_of_files(tmp_path: Path) -> None:
+    hashes, options = list[str](), options_of("chats", tmp_path)
+    for template in (CHAT, CHAT, f"{CHAT}!"):
+        Path(options["chat_template"]).write_text(template)
+        hashes.append(Hasher.hash(TokenizeAndPack(tiny_tokenizer(), **options)))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 LONG = {"text": "word " * 200}
 
 

@@ -117,7 +117,7 @@ def make_job(
     that keeps them.
     """
     config = _prepared(config, packs=packs)
-    tokenizer, renderer = _tokenizer(config, progress)
+    tokenizer, renderer = tokenizer_of(config, progress)
     _check_bos(config, tokenizer)
     staging = staging_of(config.output) if packs else beside_store(str(config.store))
     split_at = split_token(config.tokenizer, config.split_at) if config.split_at else None
@@ -154,7 +154,7 @@ def make_job(
     )
 
 
-def _tokenizer(config: BuildConfig, progress: Progress) -> tuple[Tokenizer, Any]:
+def tokenizer_of(config: BuildConfig, progress: Progress) -> tuple[Tokenizer, Any]:
     """The tokenizer, and the renderer of chats and pieces.
 
     Rows of ids and pieces have ends of their own unless they are asked for, and a template writes

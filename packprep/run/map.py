@@ -8,6 +8,7 @@ rows, the default of `map`, leaves packs half empty: give `batch_size=None`.
 import re
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,9 +18,12 @@ import pyarrow as pa
 
 from ..config.options import BuildConfig
 from ..read.values import one_array
+from ..schemas.files import digest_of
 from ..schemas.manifest import packs
 from ..support.errors import ConfigError, InputError
+from ..support.progress import Silent
 from .build import build
+from .job import tokenizer_of
 
 _SMALL_BATCH = 10_000  # rows; a smaller batch causes a warning
 _OF_BUILD = {"sources", "output", "store", "overwrite", "shard_size", "weights", "holdout", "after"}
@@ -42,7 +46,9 @@ class TokenizeAndPack:
         if wrong := next((name for name in options if name in _OF_BUILD), None):
             raise ConfigError(f"{wrong} is for build: a function inside map sees one batch")
         self.options = {"tokenizer": tokenizer, **options}
-        BuildConfig(**self.options)  # an option that is wrong is an error now
+        config = BuildConfig(**self.options)  # an option that is wrong is an error now
+        facts = [each and each.facts() for each in tokenizer_of(config, Silent())]
+        self.made_from = digest_of([version("packprep"), *facts])  # `map` keeps results by it
         self.warned = False
 
     def __getstate__(self) -> dict[str, Any]:
