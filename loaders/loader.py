@@ -193,8 +193,8 @@ class PackedLoader:
     def state_dict(self) -> dict[str, int]:
         """Position of the latest iteration: five integers.
 
-        It counts batches that were yielded, not those made ahead, nor those of `loader[step]`, which
-        a torch DataLoader takes.
+        It counts batches that were yielded, not those made ahead, nor those of `loader[step]`,
+        which a torch DataLoader takes.
         """
         values = (self.shards.fingerprint, self.seed, self.epoch, self._window, self._place)
         return dict(zip(_STATE, values, strict=True))

@@ -483,6 +483,7 @@ def test_one_conversation_may_be_written_in_many_ways(row: Any, names: tuple[str
         ({"messages": [HI], "chat_template_kwargs": "[1]"}, "bad_variables"),
         ({"prompt": "hi", "completion": "x", "label": False}, "'label' is False"),
         ({"messages": [HI], "loss_mask": [[1]]}, "'loss_mask'"),
+        ({"prompt": [HI], "completion": [HI, HELLO]}, "'completion' begins with the prompt"),
         ({"messages": [{**HI, "content": "<image>"}], "images": ["x"]}, "'images' holds"),
         ({"messages": [{**HI, "train_detail": "x"}]}, "spans of characters"),
         ({"messages": [{**HI, "role": "system"}], "system": "b"}, "different texts"),

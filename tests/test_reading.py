@@ -105,6 +105,9 @@ def test_labels_beside_ids_that_nobody_named_are_refused(
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids") == 2
     assert "--ids input_ids,labels" in capsys.readouterr().err
     assert build(tmp_path, tokenizer, path, "--ids", "input_ids,labels", "-q") == 0
+    write_jsonl(tmp_path / "0.jsonl", [{"input_ids": [5]}])
+    assert build(tmp_path, tokenizer, tmp_path, "--ids", "input_ids", "--overwrite") == 2
+    assert "a.jsonl has 'labels' beside its token ids" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("as_parquet", [False, True])
@@ -234,12 +237,18 @@ def test_splits_of_a_saved_dataset_are_chosen_like_those_of_a_folder(
     saved = tmp_path / "saved"
     datasets.DatasetDict({"train": rows, "test": rows, "other": rows}).save_to_disk(saved)
     assert build(tmp_path, tokenizer, saved) == 2
-    assert f"{saved}#other+test+train" in capsys.readouterr().err
+    assert f"{saved}#train+other+test" in capsys.readouterr().err
     for name in (f"{saved}#other+no", f"{saved}/test#train"):
         assert build(tmp_path, tokenizer, name) == 2
     assert build(tmp_path, tokenizer, f"{saved}#other+train", "-q") == 0
     sources = json.loads((tmp_path / "out/report.json").read_text())["sources"]
     assert [each["name"] for each in sources] == [f"{saved}/other", f"{saved}/train"]
+    for name in ("rest.txt", "testing.txt", "wiki.train.txt"):
+        (tmp_path / name).write_text(name)
+    assert build(tmp_path, tokenizer, tmp_path / "*.txt") == 2
+    assert "*.txt has files of splits train, test; name one" in capsys.readouterr().err
+    assert build(tmp_path, tokenizer, f"{tmp_path}/*.txt#train", "--overwrite") == 0
+    assert "documents           2\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("value", ["a", "\ud800", ["\ud800"], {"a": 1}, 2**70])

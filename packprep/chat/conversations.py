@@ -17,7 +17,7 @@ trained. A prompt is never trained, nor are answers in a prompt that is messages
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -99,13 +99,19 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
 
 def _cells(column: Any, is_picture: bool) -> Iterator[Any]:
     if column.type == pa.large_binary():  # JSON text
-        cells = column.to_pylist()
-        return (None if cell is None else json.loads(cell.decode()) for cell in cells)
+        return map(_json, column.to_pylist())
     if is_picture:
         lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         sizes = pa.compute.list_value_length(column) if lists else column.is_valid()
         return map(bool, sizes.to_pylist())
     return map(_value, column)
+
+
+def _json(cell: bytes | None) -> Any:
+    try:
+        return None if cell is None else json.loads(cell)
+    except ValueError:
+        return BadRowError("bad_utf8", "a column of bytes is read, and they are no JSON")
 
 
 def _value(cell: Any) -> Any:
@@ -135,7 +141,12 @@ def conversation_of(row: Row, names: Sequence[str]) -> Conversation:
     else:
         messages = _asked(row, names[0])
         prompt = len(messages)
-        messages += _side(row[names[1]], names[1], "assistant")
+        response = _side(row[names[1]], names[1], "assistant")
+        before = takewhile(lambda message: message["role"] not in ASSISTANT_ROLES, response)
+        if messages[-1] in before:
+            what = f"{names[1]!r} begins with the prompt, which would be there twice"
+            raise BadRowError("not_messages", f"{what}; name {names[1]!r} without {names[0]!r}")
+        messages += response
     if system := _system(row, messages[0]):
         messages.insert(0, system)
         prompt += prompt > 0

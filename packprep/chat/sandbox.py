@@ -204,7 +204,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """
         kind = type(obj)
         if kind is dict and attribute not in _OF_DICT:
-            return obj[attribute] if attribute in obj else self.undefined(obj, attribute)
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in _SAFE.get(kind, ()):
             return getattr(obj, attribute)
         if kind is Namespace and not attribute.startswith("_"):

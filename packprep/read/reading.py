@@ -138,14 +138,22 @@ def checked(source: Source, config: BuildConfig) -> dict[str, Any]:
             option = "carry" if name in source.carried else option
             has = f"it has {', '.join(names) or 'none'}; name one with --{option}"
             raise InputError(f"{source.name} has no column {name!r}; {has}")
-    labels = [name for name in _LABELS if name in names and name not in columns]
-    if isinstance(source.rows, Ids) and not source.rows.labels and labels:
-        raise InputError(
-            f"{source.name} has {labels[0]!r} beside its token ids, and every token would be "
-            f"trained; give --ids {source.rows.column},{labels[0]}, or remove the column"
-        )
+    if isinstance(source.rows, Ids):
+        _check_labels(source, source.rows, names, columns)
     kinds = {each.name: _carried(source, each, table[each.name]) for each in carried}
     return {"rows": source.rows, "carried": kinds}
+
+
+def _check_labels(
+    source: Source, rows: Ids, names: Sequence[str], columns: Mapping[str, Kind]
+) -> None:
+    """Raise InputError for labels beside token ids that are not read. names: of all columns."""
+    labels = [name for name in _LABELS if name in names and name not in columns]
+    if labels and not rows.labels:
+        raise InputError(
+            f"{source.name} has {labels[0]!r} beside its token ids, and every token would be "
+            f"trained; give --ids {rows.column},{labels[0]}, or remove the column"
+        )
 
 
 def _carried(source: Source, asked: Carried, column: Any) -> Kind:
@@ -218,6 +226,8 @@ def documents_of(raw: Raw, source: Source, render: Render | None = None) -> Batc
     else:
         from .other_rows import other_documents
 
+        if isinstance(rows, Ids):  # as each file may have other columns
+            _check_labels(source, rows, raw.names, columns)
         table, made, facts = other_documents(raw.table, source, columns, problems, render)
     for name, kind in source.carried.items():
         if not pa.types.is_list(kind.type):

@@ -29,6 +29,7 @@ from .types import ENDINGS, Ids, Source, known_format
 
 _SPLITS = {"train": "train", "training": "train", "test": "test", "validation": "validation"}
 _SPLITS |= {"valid": "validation", "val": "validation", "dev": "validation", "eval": "test"}
+_SPLITS |= {"testing": "test", "evaluation": "test"}
 _INDEXES = {".idx": "bin", ".csv.gz": "npy", ".offsets.npy": "npy", ".ds.index": "ds"}
 _MASKS = {".label_mask.npy": "npy", ".ds.loss": "ds"}
 """Endings of files beside token ids, and of those."""
@@ -100,7 +101,8 @@ def _files(
 
         find = partial(_files, output="", scratch=scratch, others=others)
         return files_of(name, output, scratch / "urls", find)
-    place, _, split = name.partition("#") if not os.path.lexists(name) else (name, "", "")
+    has_split = "#" in name and not os.path.lexists(name)
+    place, _, split = name.rpartition("#") if has_split else (name, "", "")
     path = Path(place)
     if any((path / each).exists() for each in ("state.json", "dataset_dict.json")):
         saved, names = [path], [""]
@@ -144,9 +146,10 @@ def _matching(place: str, output: str, others: list[str]) -> list[Path]:
 def _of_split(files: Sequence[Path], splits: Sequence[str], place: str, asked: str) -> list[Path]:
     """The files of the split that is asked for; InputError if several are there and none is.
 
-    splits: of each file, "" if its name says none.
+    splits: of each file, "" if its name says none, which is train if others say theirs.
     """
-    named = sorted({*splits} - {""})
+    splits = [each or "train" for each in splits] if any(splits) else splits
+    named = sorted({*splits} - {""}, key=lambda split: (split != "train", split))
     wanted = {_SPLITS.get(word, word) for word in asked.split("+")} if asked else {*splits}
     chosen = [file for file, name in zip(files, splits, strict=True) if name in wanted]
     if not chosen or wanted - {*splits} or (not asked and len(named) > 1):
@@ -165,7 +168,7 @@ def split_name(path: Path, place: str) -> str:
     """
     root = Path(place) if Path(place).is_dir() else Path(re.split(r"[*?[]", place)[0] + "x").parent
     *folders, name = path.relative_to(root).parts
-    words = re.findall("[A-Za-z]+", " ".join([name.split(".")[0], *folders]).lower())
+    words = re.findall("[A-Za-z]+", " ".join([name, *folders]).lower())
     return next((_SPLITS[word] for word in words if word in _SPLITS), "")
 
 

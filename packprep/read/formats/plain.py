@@ -31,6 +31,8 @@ def _read_csv(source: Source, begin: int, end: int, columns: Columns) -> Iterato
     with _opened(source, "") as text:
         reader = csv.reader(_bounded(text, source), delimiter=delimiter, strict=True)
         header: list[str] = next(_csv_rows(reader, source), [])
+        if any("\0" in name for name in header):
+            raise InputError(f"the header of {source.name} {_NUL}")
         rows = (_values(header, row, columns) for row in _csv_rows(reader, source, len(header)))
         names = [name.encode("utf-8", "replace").decode() for name in header]
         yield from raws(rows, columns, names)
@@ -55,24 +57,23 @@ def _bounded(text: io.TextIOWrapper, source: Source) -> Iterator[str]:
 
 def _csv_rows(reader: Any, source: Source, fields: int = 0) -> Iterator[Any]:
     """Rows that are not blank, or the problem of one. fields: of each; 0 before they are known."""
-    while True:
-        line = reader.line_num + 1
-        try:
-            row = next(reader, None)
-        except csv.Error as error:
-            what = f"line {line}: {error}"
-            if not fields or "unexpected end" in what or "field limit" in what:
-                # a quote that is left open takes in all later rows
-                raise InputError(f"{source.name} {what}; quote it as CSV does") from None
-            yield Problem("bad_csv", what)
-            continue
+    for number in itertools.count():
+        row: Any = []
+        while row == []:
+            line = reader.line_num + 1
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                # Where the row ends is not known: a quote that is left open takes in later ones.
+                place = f"row {number} (line {line})" if fields else f"line {line}"
+                raise InputError(f"{source.name} {place}: {error}; quote it as CSV does") from None
         if row is None:
             return
-        if row and fields and len(row) != fields:
+        if fields and len(row) != fields:
             have = f"{len(row)} field{'s' * (len(row) != 1)}"
             what = f"line {reader.line_num} has {have}, the header has {fields}"
             yield Problem("bad_csv", what)
-        elif row:
+        else:
             yield row
 
 
