@@ -109,7 +109,7 @@ def _cells(column: Any, is_picture: bool) -> Iterator[Any]:
 
 def _json(cell: bytes | None) -> Any:
     try:
-        return None if cell is None else json.loads(cell)
+        return None if cell is None else json.loads(cell.decode())
     except ValueError:
         return BadRowError("bad_utf8", "a column of bytes is read, and they are no JSON")
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from ..chat.types import THOUGHT_KEYS
 from ..plan.types import Dropped
 from ..schemas.manifest import Output
+from ..support.errors import listed
 from .closing import lost_tokens, read_report, tokenizer_of
 from .figures import Report, as_text, filler_of, values
 from .measure import Measured
@@ -109,9 +110,8 @@ def _rows(facts: Facts) -> Iterator[Finding]:
         text = f"rows were skipped: {reasons.replace('_', ' ')}"
         yield Finding("note", text, "--on-error stop names file and row")
     if names := [*report.get("not_read", {}).get("columns", ())]:
-        more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-        listed = ", ".join(names[:_LISTED])
-        yield Finding("note", f"not read: column{'s' * (len(names) > 1)} {listed}{more}")
+        columns = f"column{'s' * (len(names) > 1)} {listed(names, _LISTED)}"
+        yield Finding("note", f"not read: {columns}")
     if (lost := report.get("left_out", {})).get("documents"):
         fields = ", ".join(
             f"{size['characters']:,} of {name}" for name, size in lost["fields"].items()

@@ -12,7 +12,7 @@ from ..plan.account import Sums
 from ..schemas.files import MANIFEST, Files, FormatError, files_at, is_url
 from ..schemas.manifest import Output, open_output
 from ..schemas.tokens import mapped_documents
-from ..support.errors import InputError
+from ..support.errors import InputError, listed
 from ..support.records import read_record
 from ..tokens.store import FACTS, Entry, entries_of, read_entry
 from ..write.output import JOB, SUFFIX
@@ -86,9 +86,8 @@ def _store(name: str, places: Sequence[Files]) -> Place:
         spread = {caption: lengths.quantile(share) for caption, share in _SPREAD.items()}
         counts, names = _counts(entry), short_names(entry.facts["names"])
         entries.append({**counts, "lengths": spread, "sources": entry.facts["names"]})
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         rows += [
-            ("tokens of", ", ".join(names[:_NAMED]) + more),
+            ("tokens of", listed(names, _NAMED)),
             ("entry", entry.key),
             ("splits", f"{counts['splits_done']:,} of {counts['splits']:,} done"),
             ("documents", f"{counts['documents']:,}"),

@@ -22,7 +22,7 @@ from ..config.checks import entries_of
 from ..config.grammar import count_of
 from ..config.options import BuildConfig
 from ..schemas.files import file_digest, is_url, saved_files
-from ..support.errors import InputError, redacted
+from ..support.errors import InputError, listed, redacted
 from ..support.progress import Progress
 from .reading import checked, rows_of, state_of
 from .types import ENDINGS, Ids, Source, known_format
@@ -50,6 +50,7 @@ def resolve(
     sources; None to leave them empty. Raises InputError for a name that means nothing.
     """
     found, again, others = dict[str, Source](), 0, list[str]()
+    output = config.output or config.store or ""
     try:
         for number, entry in enumerate(entries_of(config)):
             same = {
@@ -60,7 +61,6 @@ def resolve(
                 "mirror": str(scratch / "urls"),
             }
             for name in entry["path"]:
-                output = config.output or config.store or ""
                 for shown, paths in _files(name, output, scratch, others):
                     source = _source(redacted(shown), paths, same)
                     again += found.setdefault(os.path.realpath(paths[0]), source) is not source
@@ -72,8 +72,7 @@ def resolve(
     if again:
         progress.say(f"files that are named twice are read once: {again:,}")
     if others:
-        more = f" and {len(others) - 5:,} more" if len(others) > 5 else ""
-        progress.say(f"not read, as of no known format: {', '.join(others[:5])}{more}")
+        progress.say(f"not read, as of no known format: {listed(others, 5)}")
     known = dict[int, dict[str, Any]]()
     for source in sources:  # by the first file of each entry that has rows
         known[source.entry] = known.get(source.entry) or checked(source, config)

@@ -10,7 +10,7 @@ schemas.files.FormatError(ValueError)  a file of packprep is damaged, or is not 
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _HIDDEN = "***"
@@ -96,6 +96,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f", expected one of {', '.join(known)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def brief(value: Any) -> str:

@@ -56,7 +56,10 @@ def _bounded(text: io.TextIOWrapper, source: Source) -> Iterator[str]:
 
 
 def _csv_rows(reader: Any, source: Source, fields: int = 0) -> Iterator[Any]:
-    """Rows that are not blank, or the problem of one. fields: of each; 0 before they are known."""
+    """Rows that are not blank, or the problem of one. fields: of each; 0 before they are known.
+
+    Raises InputError for a wrong quote.
+    """
     for number in itertools.count():
         row: Any = []
         while row == []:
