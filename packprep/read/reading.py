@@ -67,8 +67,7 @@ def read(
         for raw in _limited(rows, source.entry, left) if left else rows:
             batch = documents_of(raw, source, render)
             if batch.problems and not skips:
-                first = min(batch.problems)
-                raise _bad_row(source, piece, before + first, batch.problems[first])
+                raise _bad_row(source, piece, before, batch.problems)
             yield batch
             before += batch.rows
         check_unchanged(source)
@@ -88,9 +87,16 @@ def _rows(source: Source, begin: int, end: int) -> Iterator[Raw]:
     return format_of(source.format).read(source.ready(), begin, end, columns_of(source))
 
 
-def _bad_row(source: Source, piece: Piece, row: int, problem: Problem) -> InputError:
-    """The error about a row, whose number in the file is counted now."""
+def _bad_row(
+    source: Source, piece: Piece, before: int, problems: Mapping[int, Problem]
+) -> InputError:
+    """The error about the first bad row, whose number in the file is counted now.
+
+    before: rows of the piece that were read. problems: by row after those.
+    """
     check_unchanged(source)
+    row, problem = min(problems.items())
+    row += before
     if piece.begin:
         row += sum(len(raw.table) for raw in _rows(source, 0, piece.begin))
     line = format_of(source.format).line_of(source, row)

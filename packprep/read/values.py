@@ -114,8 +114,7 @@ def numbers(
     of: Any = pa.from_numpy_dtype(np.dtype(dtype))
     ending = f"number{'s' * is_list}" + (f" from {least:,} to {most:,}" if is_whole else "")
     value = f"{'a list of' if is_list else 'a'} {'whole' if is_whole else 'finite'} {ending}"
-    kind: Any = int if is_whole else float
-    read = partial(_numbers, kind=kind, limits=(least, most), is_list=is_list)
+    read = partial(_numbers, kind=int if is_whole else float, limits=(least, most), is_list=is_list)
     if is_list:
         of, types = pa.list_(of), tuple(map(pa.list_, types))
     return Kind(read, of, value, reason, types, (least, most), is_needed=True)

@@ -6,6 +6,7 @@ from row to row. Where it refuses a block, each line is parsed by `json`, which 
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from ...support.errors import InputError
 from ..types import LIMIT, Format, Source
 from ..values import Columns, Problem, Raw, raw_of, raws, shown
 
-BLOCK, _CACHED = 4 << 20, 1 << 16  # bytes that are read, and whose line ends are counted, at once
+BLOCK, _REST = 4 << 20, 1 << 18  # bytes that are read at once, and of a line that they cut
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -29,39 +30,40 @@ def _read(source: Source, begin: int, end: int, columns: Columns) -> Iterator[Ra
         if begin:
             file.seek(begin - 1)
             file.readline(LIMIT)  # the line that begins before this piece is of the one before
-        place = file.tell() if begin else 0
-        while end < 0 or place < end:
-            block = file.read(BLOCK if end < 0 else min(BLOCK, end - place))
-            if not block:
-                return
-            rest = b"" if block.endswith(b"\n") else file.readline(LIMIT + 1)
+        place, buffer = file.tell() if begin else 0, np.empty(BLOCK + _REST, np.uint8).data
+        end = sys.maxsize if end < 0 else end
+        while place < end and (count := file.readinto(buffer[: min(BLOCK, end - place)])):
+            rest = b"" if buffer[count - 1] == ord("\n") else file.readline(LIMIT + 1)
             if len(rest) > LIMIT:
                 raise InputError(f"{source.name} has a line of more than {LIMIT:,} bytes; split it")
-            yield from _rows(block + rest, columns, first=not place)
-            place += len(block) + len(rest)
+            size = count + len(rest)
+            if size > len(buffer):
+                buffer = np.resize(buffer, size).data
+            buffer[count:size] = rest
+            yield from _rows(buffer[:size], columns, first=not place)
+            place += size
 
 
 def _is_array(source: Source) -> bool:
     with source.open() as file:
-        head: bytes = file.read(1 << 16)
-    return head.removeprefix(_BOM).lstrip().startswith(b"[")
+        return bool(file.read(1 << 16).removeprefix(_BOM).lstrip()[:1] == b"[")
 
 
-def _rows(block: bytes, columns: Columns, *, first: bool) -> Iterator[Raw]:
+def _rows(block: memoryview, columns: Columns, *, first: bool) -> Iterator[Raw]:
     """Rows of some whole lines. first: they begin the file."""
-    block = block.removeprefix(_BOM) if first else block
+    block = block[3:] if first and block[:3] == _BOM else block
     if (table := _parsed(block, columns)) is None:
         yield from raws((_object(line, columns) for line in _lines(block)), columns)
         return
-    found = dict(zip(table.column_names, table.columns, strict=True))
-    row = _object(block.lstrip().partition(b"\n")[0], {}) if first else {}
+    row = _object(next(_lines(block), b""), {}) if first else {}
     names = [*row] if isinstance(row, dict) else []
-    yield raw_of(found, len(table), columns, names, {})
+    yield raw_of({name: table[name] for name in columns}, len(table), columns, names, {})
 
 
-def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
+def _parsed(block: bytes | memoryview, columns: Columns) -> pa.Table | None:
     """Rows by the compiled parser; None if it refuses one, or a row is not one line."""
-    if block.lstrip()[:1] != b"{" or not all(kind.json for kind in columns.values()):
+    head = bytes(block[:64]).lstrip()
+    if head[:1] != b"{" or not all(kind.json for kind in columns.values()):
         return None  # the parser crashes on a block of only null, and gives structs all keys
     for types in itertools.product(*(kind.json for kind in columns.values())):
         schema = pa.schema(list(zip(columns, types, strict=True)))
@@ -76,14 +78,14 @@ def _parsed(block: bytes, columns: Columns) -> pa.Table | None:
             table.validate(full=True)
         except pa.ArrowInvalid:
             continue
-        parts = np.array_split(np.frombuffer(block, np.uint8), len(block) // _CACHED + 1)
-        ends = sum(np.count_nonzero(part == ord("\n")) for part in parts) + (block[-1:] != b"\n")
+        found = np.frombuffer(block, np.uint8) == ord("\n")
+        ends = np.count_nonzero(found) + (block[-1:] != b"\n")
         return table if len(table) == ends or len(table) == len([*_lines(block)]) else None
     return None
 
 
-def _lines(block: bytes) -> Iterator[bytes]:
-    return (line for line in block.split(b"\n") if line.strip())
+def _lines(block: bytes | memoryview) -> Iterator[bytes]:
+    return (line for line in bytes(block).split(b"\n") if line.strip())
 
 
 def _elements(source: Source) -> list[Any]:
@@ -100,7 +102,7 @@ def _elements(source: Source) -> list[Any]:
     except (ValueError, RecursionError) as error:
         line = f" line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         after = "as no row after it can be found in an array"
-        raise InputError(f"{source.name}{line}: {_fault(error)}; fix it, {after}") from None
+        raise InputError(f"{source.name}{line}: {_fault(error).detail}; fix it, {after}") from None
     return made
 
 
@@ -120,13 +122,13 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
 
 
-def _fault(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.colno - 1}"
+def _fault(error: Exception) -> Problem:
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} of the line is not UTF-8"
-    deep = isinstance(error, RecursionError)
-    return f"invalid JSON: {'nested too deeply' if deep else str(error)[:100]}"
+        return Problem("bad_utf8", f"byte {error.start} of the line is not UTF-8")
+    what = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:100]
+    if isinstance(error, json.JSONDecodeError):
+        what = f"{error.msg.removesuffix(' at')} at character {error.colno - 1}"
+    return Problem("bad_json", f"invalid JSON: {what}")
 
 
 def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
@@ -136,8 +138,7 @@ def _object(row: Any, columns: Columns) -> dict[str, Any] | Problem:
             row = _DECODER.decode(row.decode())
         except (ValueError, RecursionError) as error:
             if (table := _parsed(row, columns)) is None:
-                is_utf8 = not isinstance(error, UnicodeDecodeError)
-                return Problem("bad_json" if is_utf8 else "bad_utf8", _fault(error))
+                return _fault(error)
             row = table.to_pylist()[0]
     if not isinstance(row, dict | None):
         return Problem("bad_json", f"it is {shown(row)}, expected an object")

@@ -74,8 +74,7 @@ def _csv_rows(reader: Any, source: Source, fields: int = 0) -> Iterator[Any]:
             return
         if fields and len(row) != fields:
             have = f"{len(row)} field{'s' * (len(row) != 1)}"
-            what = f"line {reader.line_num} has {have}, the header has {fields}"
-            yield Problem("bad_csv", what)
+            yield Problem("bad_csv", f"line {reader.line_num} has {have}, the header has {fields}")
         else:
             yield row
 
