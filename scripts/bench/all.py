@@ -52,7 +52,8 @@ BENCHMARKS = {
         reads="text",
         prose="""\
 Text in JSON lines to a finished output, medians in turns. CPU without the start is that of the
-process less that of 20 documents with the same engine. Speeds beside other tools are by the clock:
+process less that of 2,000 short documents with the same engines, the fast one and the reference of
+its sample. Speeds beside other tools are by the clock:
 
 - gigatoken to a flat file of ids, as Megatron-LM's `preprocess_data_fast.py`: no packing, no
   boundaries, no account. The whole process, as of packprep.

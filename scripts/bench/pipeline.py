@@ -8,8 +8,8 @@ python scripts/bench/pipeline.py [PART]... [--first CHECKOUT]
     chats     --chats, of --text with `messages`: CPU s without the start, and TRL's preparation
 
 Text: the documents of --text again and again, in another order each time. CPU s: of a process and
-its children. Of each program one build of 20 documents comes first, uncounted, so that caches are
-warm. A row is the median of --runs turns. Everything is written below --folder, and removed.
+its children. Of each program one small build comes first, uncounted, so that caches are warm. A
+row is the median of --runs turns. Everything is written below --folder, and removed.
 """
 
 import itertools
@@ -86,9 +86,10 @@ class Bench:
         return used if whole else work
 
     def starts(self) -> dict[str, Used]:
-        """Medians of a build of 20 documents, after one that is not counted.
+        """Medians of a small build, after one that is not counted.
 
-        They load the engine of large builds, so that its loading counts as a part of the start.
+        It loads what a large one does: the fast engine, and the reference for a sample of a
+        thousandth, so that their loading counts as a part of the start.
         """
         few = partial(self.seconds, source=self.few(), engine="fastokens")
         for tree in self.trees:
@@ -96,9 +97,9 @@ class Bench:
         return in_turns({tree.name: partial(few, tree) for tree in self.trees}, self.runs)
 
     def few(self) -> Path:
-        """A file of 20 documents."""
+        """A file of the 20 shortest documents, 100 times."""
         path = self.folder / "few.jsonl"
-        path.write_text("".join(self.corpus[:20]))
+        path.write_text("".join(sorted(self.corpus, key=len)[:20] * 100))
         return path
 
     def written(self, size: float) -> Path:
