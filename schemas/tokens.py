@@ -183,17 +183,16 @@ def mapped_documents(
     in the order of the sources. first_place: of the first document; None for no places. Groups have
     no numbers yet. Raises FormatError for a file that is not a token file.
     """
-    with path.open("rb") as file:
-        # An empty file cannot be mapped.
-        mapped = (
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-        )
+    size = path.stat().st_size
+    with path.open("rb") as file:  # an empty one cannot be mapped
+        mapped: Any = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     lists, values = token_columns(pa.py_buffer(mapped), str(path))
     aligned = {n: Pointers.into(v.values, v.offsets[:-1], mapped) for n, v in lists.items()}
-    row = values.pop("row")
-    ends = np.cumsum([*rows_of_sources.values()], dtype=np.int64)
+    row = values.pop("row") + np.int64(first_row)
+    ends = first_row + np.cumsum([*rows_of_sources.values()], dtype=np.int64)
+    mapped.madvise(mmap.MADV_RANDOM)  # or the system reads megabytes around each document
     return Documents(
-        id=row + np.int64(first_row),
+        id=row,
         part=values.pop("part"),
         source=np.array([*rows_of_sources], np.int32)[np.searchsorted(ends, row, side="right")],
         length=np.diff(lists["tokens"].offsets),
