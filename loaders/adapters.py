@@ -118,7 +118,7 @@ def to_hf(batch: PackedBatch | Rows, *, sides: Literal["both"] | None = None) ->
 
     Some models do not pass position_ids to their attention mask (gpt_oss, opt, falcon): use
     `to_hf_4d`, or flash-attention. Some cannot be isolated (mamba, bloom): see the table in
-    docs/train/isolation.md, and check your model with `verify_isolation`.
+    docs/isolation.md, and check your model with `verify_isolation`.
     """
     return _fields(_as_documents(batch), "hf", sides)
 

@@ -208,7 +208,7 @@ def _advice(
         )
     return (
         "attention or another layer mixes tokens across boundaries and ignores seq_idx; do not "
-        "train this model on packs; docs/train/isolation.md lists models"
+        "train this model on packs; docs/isolation.md lists models"
     )
 
 

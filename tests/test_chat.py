@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ def test_rows_that_a_template_cannot_train_are_refused() -> None:
         find(CHATML, chat("\ufdd1", "a"))
     with refused(RenderError, "cannot find a block of message 1 alone, which is not trained"):
         find("{% generation %}" + CHATML + "{% endgeneration %}", TWO, (1,))
+
+
+@pytest.mark.parametrize("test", ["m.content == 'hello'", "m.content[:2] == 'he'"])
+def test_a_block_that_depends_on_a_text_is_that_of_its_row(test: str) -> None:
+    block = "{% generation %}{{ m.content }}{% endgeneration %}"
+    said = (
+        f"{{% if m.role == 'user' or {test} %}}{{{{ m.content }}}}{{% else %}}{block}{{% endif %}}"
+    )
+    source = "{% for m in messages %}{{ m.role }}: " + said + "\n{% endfor %}"
+    assert trained(find(source, chat("hi", "hello", "bye", "ciao"))) == ["ciao"]
 
 
 LARGE = "{% set x = 'a' * 10000000 %}{% set ns = namespace(t='a', l=['a']) %}"
@@ -607,13 +618,8 @@ def test_a_template_in_python_that_fails_is_the_problem_of_its_row(
 def pieces_of(cells: Iterator[Any] | list[Any]) -> tuple[Rendered, Encoded]:
     raw = tiny_tokenizer().to_str().encode()
     renderer = _renderer(raw, None)
-    made = renderer.documents(
-        pa.table({"p": [json.dumps(cell).encode() for cell in cells]}).cast(
-            pa.schema([("p", pa.large_binary())])
-        ),
-        ["p"],
-        pieces=True,
-    )
+    texts = pa.array([json.dumps(cell).encode() for cell in cells], pa.large_binary())
+    made = renderer.documents(pa.table({"p": texts}), ["p"], pieces=True)
     return made, _encoded(made, renderer)
 
 
@@ -621,10 +627,7 @@ def test_no_token_is_of_two_pieces_and_special_tokens_are_parsed() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.encode_special_tokens = False
 
-    def ids_of(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
+    encode = partial(tokenizer.encode, add_special_tokens=False)
     row = [
         {"text": "<s>a b", "train": False},
         {"token_ids": [5, 6, 7], "train": True},
@@ -633,9 +636,9 @@ def test_no_token_is_of_two_pieces_and_special_tokens_are_parsed() -> None:
         {"token_ids": [8], "train": False},
     ]
     made, tokens = pieces_of([row, "<s>a text</s>", [], row[1:2]])
-    first, last = ids_of("<s>a b"), ids_of(" b</s>")
+    first, last = encode("<s>a b").ids, encode(" b</s>").ids
     expected = [*first, 5, 6, 7, *last, 8]
-    text = ids_of("<s>a text</s>")
+    text = encode("<s>a text</s>").ids
     assert made.problems == {}
     assert tokens.ids.tolist() == [*expected, *text, 5, 6, 7]
     mask = [0] * len(first) + [1] * (3 + len(last)) + [0]
@@ -659,6 +662,14 @@ def test_pieces_that_cannot_be_read_are_refused(cell: Any, words: str) -> None:
     assert words in ": ".join(made.problems[0])
 
 
+def test_pieces_keep_their_spaces_where_each_word_has_one(record_inputs: Path) -> None:
+    raw = (record_inputs / "t5_small/tokenizer.json").read_bytes()
+    renderer, whole = _renderer(raw, None), Tokenizer.from_str(raw.decode())
+    made = renderer.documents(pa.table({"q": ["What is"], "a": [" a shard of"]}), ["q", "a"])
+    ids = whole.encode("What is a shard of", add_special_tokens=False).ids
+    assert _encoded(made, renderer).ids.tolist() == ids
+
+
 def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path) -> None:
     folder = tokenizers.metaspace(tmp_path / "made", "always")
     raw = (folder / "tokenizer.json").read_bytes()
@@ -667,9 +678,7 @@ def test_prompt_and_response_without_a_template_are_encoded_apart(tmp_path: Path
     table = pa.table({"prompt": ["hi", "", "a <s>"], "response": [" you", "me", "b"]})
     made = renderer.documents(table, ["prompt", "response"])
     tokens = _encoded(made, renderer)
-    ids = [
-        tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets, tokens.offsets[1:], strict=False)
-    ]
+    ids = [tokens.ids[a:b].tolist() for a, b in pairwise(tokens.offsets)]
     assert "".join(str(whole.id_to_token(each)) for each in ids[0]) == "▁hi▁you"
     assert ids[1] == whole.encode("me", add_special_tokens=False).ids
     assert whole.token_to_id("<s>") not in ids[2]

@@ -76,6 +76,11 @@ class Unmarked:
         ]
         return replace(self, marks=marks, rests=())
 
+    @property
+    def bounds(self) -> list[int]:
+        """Where {% generation %} blocks begin and end."""
+        return [position for _, position in self.generated]
+
     def behind(self, number: int) -> list[tuple[int, int, str]]:
         """Marks of a text: (marks up to it, position, text from there to the next mark)."""
         spots = enumerate(zip(self.marks, self.literals, strict=True), 1)

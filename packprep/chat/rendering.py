@@ -58,6 +58,7 @@ from .types import (
 _NO_CHARACTER = re.compile("[\ufdd0-\ufddd\ud800-\udfff]")
 _SHAPES = json.JSONEncoder(default=repr)
 _FORMS = 1024  # cached forms; a corpus of plain chats has one for each number of messages
+_Bounds = list[int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +112,11 @@ class Filled(NamedTuple):
     texts: Sequence[MessageText]
     before: list[int]
 
+    @property
+    def bounds(self) -> list[int]:
+        """Where {% generation %} blocks of the form begin and end in the row's rendering."""
+        return [place + self.before[marks] for marks, place in self.form.rendering.generated]
+
 
 def _stripped(value: str) -> set[str]:
     """A text as templates write it."""
@@ -148,14 +154,24 @@ class Finder:
         if not text.isascii() and (mark := _NO_CHARACTER.search(text)):
             what = f"its text has U+{ord(mark[0]):04X}"
             raise RenderError(f"{what}, which is not a character; remove it")
-        filled = self.filled(conversation, text)
-        if filled is None:
-            return self._by_itself(conversation, text)
+        bounds, filled = self._bounds(conversation), self.filled(conversation, text)
+        if filled is None or bounds not in (None, filled.bounds):
+            return self._by_itself(conversation, text, bounds)
         form, texts, before = filled
         own = [(a + before[marks], b + before[marks]) for marks, (a, b) in form.specials]
         specials = None if own == self.tokens.spans(text) else own
         gone = [texts[number] for number in form.left_out if texts[number].text.strip()]
         return self._document(text, form.turns, specials, sorted(gone + form.others), before)
+
+    def _bounds(self, conversation: Conversation) -> _Bounds:
+        """Where {% generation %} blocks begin and end, as they are without marks in texts.
+
+        A template may ask what a text says, and choose a block or none by it. None where a template
+        has no blocks, or nothing depends on them.
+        """
+        if self.train_on == "all" or not self.template.has_generation_blocks(conversation):
+            return None
+        return unmark(self.template.render(conversation, marked=True)).bounds
 
     def filled(self, conversation: Conversation, text: str) -> Filled | None:
         """The form that a rendering fills.
@@ -216,16 +232,20 @@ class Finder:
         others = left_out(blank, rendering.text)
         return Form(blank, rendering, turns, specials, gone, others)
 
-    def _by_itself(self, conversation: Conversation, text: str) -> Document:
-        """A document by marks in the texts of this conversation."""
-        marked = self.marked(conversation, text)
+    def _by_itself(self, conversation: Conversation, text: str, bounds: _Bounds) -> Document:
+        """A document by marks in the texts of this conversation. bounds: see `_bounds`."""
+        marked = self.marked(conversation, text, bounds)
         turns = self._turns(conversation, text, marked) if self.train_on != "all" else []
         [own] = own_specials(self.tokens, conversation, [text], lambda c: [self.template.render(c)])
         shown = (conversation, text) if marked is None else (marked.conversation, marked.written)
         return self._document(text, turns, own, left_out(*shown))
 
-    def marked(self, conversation: Conversation, text: str) -> Marked | None:
+    def marked(
+        self, conversation: Conversation, text: str, bounds: _Bounds = None
+    ) -> Marked | None:
         """The conversation with marks in its texts; None if marks change its rendering.
+
+        bounds: of blocks, which marks must not change; None if they do not matter.
 
         Marks go after each text; then into its middle, because a template may inspect how a text
         begins or ends; then into no text of the user, because a template may compare those.
@@ -237,7 +257,8 @@ class Finder:
                 written = self.template.render(changed, marked=True)
                 rests = [each.text[place(each.text) :] for each in texts]
                 marked = Marked(changed, texts, written, rests)
-                if marked.rendering.text == text:
+                same = bounds in (None, marked.rendering.bounds)
+                if same and marked.rendering.text == text:
                     return marked
         return None
 

@@ -146,14 +146,8 @@ FILES: dict[str, list[tuple[bytes, str]]] = {
         (GOOD, "arrow fetch"),
         (ARROW[:-500], "arrow fetch"),
     ],
-    "jsonl.gz": [
-        (flipped(GZ, -5), "byte fetch"),
-        (b"plain text\n" * 99, "byte fetch"),
-    ],
-    "jsonl.zst": [
-        (flipped(ZST, -5), "byte fetch"),
-        (b"plain text\n" * 99, "byte fetch"),
-    ],
+    "jsonl.gz": [(flipped(GZ, -5), "byte fetch"), (b"plain text\n" * 99, "byte fetch")],
+    "jsonl.zst": [(flipped(ZST, -5), "byte fetch"), (b"plain text\n" * 99, "byte fetch")],
     "pdf": [(b"x", ".jsonl .parquet")],
     "bin": [(b"\1\0" * 8, "own/bad.idx")],
     "ds": [(b"\1\0" * 8, "own/bad.ds.index")],

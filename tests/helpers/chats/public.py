@@ -38,12 +38,7 @@ def calling(arguments: Any, thought: str | None = None) -> Messages:
     function = {"name": "weather", "arguments": arguments}
     call = {"id": "call12345", "type": "function", "function": function}
     result = {"role": "tool", "name": "weather", "tool_call_id": "call12345", "content": "-8"}
-    return [
-        user("Cold in Rome?"),
-        answer("", thought, tool_calls=[call]),
-        result,
-        answer("It is."),
-    ]
+    return [user("Cold in Rome?"), answer("", thought, tool_calls=[call]), result, answer("It is.")]
 
 
 # Their generation prompts end with something that is empty: a thought, calls, or quotes.
