@@ -227,8 +227,7 @@ def test_turns_end_alike_whatever_follows(template: PartsTemplate, messages: Any
 
 
 @pytest.mark.parametrize(
-    ("source", "thought"),
-    [(FORGETS, "I look"), (SIGNS, "a"), (SIGNS, "[see] <this> or that")],
+    ("source", "thought"), [(FORGETS, "I look"), (SIGNS, "a"), (SIGNS, "[see] <this> or that")]
 )
 def test_auto_sees_a_lost_thought_of_a_content(source: str, thought: str) -> None:
     """Also where it is written between other signs."""

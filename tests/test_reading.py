@@ -96,6 +96,9 @@ def test_a_value_is_judged_alike_in_every_format(tmp_path: Path, tokenizer: Path
         pack = datasets.load_from_disk(str(tmp_path / "out"))[0]
         assert sorted(pack["tokens"]) == [5, 6, 7]
         assert pack["w"] == [1, 1]
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "a", "w": 2**63 + n} for n in range(3)])
+    assert build(tmp_path, tokenizer, file, "--group", "w", "--overwrite", "-q") == 0
+    assert len(datasets.load_from_disk(str(tmp_path / "out"))) == 3
 
 
 def test_labels_beside_ids_that_nobody_named_are_refused(
