@@ -136,7 +136,7 @@ def _without_space(part: Any, always: bool) -> Any:
     if part["type"] == "Sequence":
         key = "normalizers" if "normalizers" in part else "pretokenizers"
         if any(each["type"] == "WhitespaceSplit" for each in part[key]):
-            return part  # a space before each word, and none elsewhere
+            always = False  # the space before each word is of the words
         return part | {key: [kept for each in part[key] if (kept := _without_space(each, always))]}
     if part.get("prepend_scheme") == "first" or (always and part["type"] == "Metaspace"):
         others = {name: value for name, value in part.items() if name != "add_prefix_space"}

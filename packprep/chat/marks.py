@@ -78,7 +78,7 @@ class Unmarked:
 
     @property
     def bounds(self) -> list[int]:
-        """Where {% generation %} blocks begin and end."""
+        """Places in `text` of the bounds of {% generation %} blocks."""
         return [position for _, position in self.generated]
 
     def behind(self, number: int) -> list[tuple[int, int, str]]:

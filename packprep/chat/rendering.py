@@ -114,7 +114,7 @@ class Filled(NamedTuple):
 
     @property
     def bounds(self) -> list[int]:
-        """Where {% generation %} blocks of the form begin and end in the row's rendering."""
+        """Places in the row's rendering of the bounds of {% generation %} blocks."""
         return [place + self.before[marks] for marks, place in self.form.rendering.generated]
 
 
@@ -164,7 +164,7 @@ class Finder:
         return self._document(text, form.turns, specials, sorted(gone + form.others), before)
 
     def _bounds(self, conversation: Conversation) -> _Bounds:
-        """Where {% generation %} blocks begin and end, as they are without marks in texts.
+        """Bounds of {% generation %} blocks in the rendering without marks in texts.
 
         A template may ask what a text says, and choose a block or none by it. None where a template
         has no blocks, or nothing depends on them.
